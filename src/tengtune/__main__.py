@@ -1,0 +1,3 @@
+from tengtune.cli.main import main
+
+main()

@@ -1,0 +1,124 @@
+"""What a back end is: the contract both fulfil. Nothing here imports a framework.
+
+A back end is a package `tengtune.backends.<name>` whose `step.py` holds
+`build(spec, source, recipe, threads=None) -> Backend`. The loop in `train/fit.py` knows this contract only.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol, SupportsFloat, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from tengtune.models.spec import ModelSpec
+from tengtune.recipe import Recipe
+from tengtune.train.batch import Batch
+from tengtune.ui.problems import Problem
+
+Array = npt.NDArray[np.generic]
+
+Source = Mapping[str, Array]
+"""The model's tensors by canonical (Qwen2 Hugging Face) name; values are memory maps, bfloat16 as
+ml_dtypes.bfloat16. See weights/source.py."""
+
+ShardKind = Literal["param", "exp_avg", "exp_avg_sq"]
+
+
+@dataclass(frozen=True)
+class Shard:
+    """One trained tensor or optimizer state on this rank; name is canonical, e.g.
+    `model.layers.0.self_attn.q_proj.lora_A.weight` [rank, in] and `....lora_B.weight` [out, rank]."""
+
+    name: str
+    kind: ShardKind
+    array: Array
+
+
+@dataclass(frozen=True)
+class StepHandles:
+    """A step's figures, unread: `float(...)` on one waits for the device. Read once per log interval.
+
+    loss_sum: sum of cross entropy over the step's labels (float32), unscaled.
+    grad_norm: norm of the mean-loss gradient before clipping, unscaled.
+    finite: 1.0 if every gradient was finite and the update applied, 0.0 if the step was skipped.
+    """
+
+    loss_sum: SupportsFloat
+    grad_norm: SupportsFloat
+    finite: SupportsFloat
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How the next token is chosen. temperature 0 is greedy."""
+
+    temperature: float = 0.0
+    top_p: float = 1.0
+    top_k: int = 0
+    seed: int = 0
+
+
+class Backend(Protocol):
+    """A model on a device, ready to train or to answer."""
+
+    spec: ModelSpec
+
+    def train_step(
+        self, micro_batches: Sequence[Batch], trained_tokens: int, lr: float, scale: float
+    ) -> StepHandles:
+        """One optimizer step over the micro batches.
+
+        The loss is the sum over all labels divided by `trained_tokens` (the global count, over all
+        ranks); gradients are computed on loss x scale and unscaled before clipping and AdamW.
+        A step with a non-finite gradient leaves weights and optimizer untouched.
+        """
+        ...
+
+    def eval_step(self, batch: Batch) -> SupportsFloat:
+        """Sum of cross entropy over the batch's labels, without gradients."""
+        ...
+
+    def named_shards(self) -> Iterator[Shard]:
+        """Trained parameters and optimizer states, one at a time."""
+        ...
+
+    def load_shards(self, shards: Iterable[Shard], step: int) -> None:
+        """Take trained parameters and optimizer states back; `step` optimizer steps were applied."""
+        ...
+
+    def generate(
+        self,
+        prompt: Sequence[int],
+        max_new_tokens: int,
+        stop_ids: Iterable[int],
+        sampling: Sampling = Sampling(),  # noqa: B008 (immutable)
+    ) -> Iterator[int]:
+        """New token ids one by one, the stop id not included."""
+        ...
+
+
+class BackendModule(Protocol):
+    """A back end's `step` module."""
+
+    def build(self, spec: ModelSpec, source: Source, recipe: Recipe, trainable: bool = True) -> Backend:
+        """The model of `spec` with the tensors of `source`; with `trainable` False for answering only."""
+        ...
+
+
+def choose(recipe: Recipe) -> str:
+    """The back end's name: as the run file says, else the one that is installed (torch first)."""
+    names = ("torch", "mindspore") if recipe.backend == "auto" else (recipe.backend,)
+    for name in names:
+        if importlib.util.find_spec(name):
+            return name
+    raise Problem("backend.missing", where=recipe.file, exit_code=3, name=" / ".join(names), extra=names[0])
+
+
+def load(name: str) -> BackendModule:
+    """The back end's `step` module; this imports the framework."""
+    return cast(BackendModule, importlib.import_module(f"tengtune.backends.{name}.step"))

@@ -1,0 +1,180 @@
+"""Runs steps: skips what is up to date, records what was done in `<step>.json`.
+
+A step is a module `tengtune.steps.<name>` with
+    inputs(recipe) -> list of files and folders it reads
+    settings(recipe) -> the part of the recipe that decides its products (JSON values)
+    run(recipe, console) -> Result
+It writes below `recipe.folder` only.
+"""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import importlib
+import json
+import os
+import platform
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tengtune import __version__, files
+from tengtune.pipeline import STEPS, Step, step
+from tengtune.recipe import Recipe
+from tengtune.ui.console import Console
+from tengtune.ui.language import current
+from tengtune.ui.problems import Problem, os_errors
+
+HEADER_BYTES = 65_536
+HARMLESS = ("train.log_every", "output.prompts", "output.max_new_tokens", "output.samples")
+"""Keys that may change over an existing run folder: no trained number depends on them."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a step made: paths relative to the run folder, and its figures."""
+
+    outputs: list[str]
+    figures: dict[str, Any] = field(default_factory=dict)
+
+
+def prepare(recipe: Recipe, fresh: bool) -> None:
+    """Make the run folder, or check that the one there belongs to this very run file.
+
+    Raises Problem with the difference when it does not. `fresh` sets an old folder aside.
+    """
+    record = recipe.folder / "run.yaml"
+    if fresh and recipe.folder.exists():
+        _set_aside(recipe.folder)
+    text = snapshot(recipe)
+    if record.exists():
+        with os_errors(record):
+            old = record.read_text(encoding="utf-8")
+        before, after = _comparable(old), _comparable(text)
+        if before != after:
+            changes = difflib.unified_diff(before, after, "run folder", "run file", n=0, lineterm="")
+            shown = [c for c in changes if not c.startswith(("---", "+++", "@@"))]
+            raise Problem(
+                "engine.changed", where=recipe.folder, difference="\n".join(shown), name=recipe.name + "-2"
+            )
+    files.write_text(record, text)
+
+
+def snapshot(recipe: Recipe) -> str:
+    """The resolved recipe, every default written out, one "group.key: value" a line."""
+    lines = [f"# {recipe.file}", f"# tengtune {__version__}"]
+    for name, value in recipe.model_dump(mode="json").items():
+        if isinstance(value, dict):
+            lines.append(f"{name}:")
+            lines += [f"  {k}: {json.dumps(v, ensure_ascii=False)}" for k, v in value.items()]
+        else:
+            lines.append(f"{name}: {json.dumps(value, ensure_ascii=False)}")
+    return "\n".join(lines) + "\n"
+
+
+def run_all(recipe: Recipe, console: Console) -> None:
+    """Every `work` step in order."""
+    for each in STEPS:
+        if each.kind == "work":
+            execute(each, recipe, console)
+
+
+def run_needed(name: str, recipe: Recipe, console: Console, force: bool = False) -> dict[str, Any]:
+    """The step `name` after the steps it needs; the figures of `name`."""
+    target = step(name)
+    for need in target.needs:
+        run_needed(need, recipe, console)
+    return execute(target, recipe, console, force)
+
+
+def execute(each: Step, recipe: Recipe, console: Console, force: bool = False) -> dict[str, Any]:
+    """Run one step, or skip it when its inputs, settings and products are what its record says."""
+    module = importlib.import_module(each.module)
+    state = {
+        "inputs": [_fingerprint(path) for path in module.inputs(recipe)],
+        "settings": module.settings(recipe),
+    }
+    record = recipe.folder / f"{each.name}.json"
+    old = read_record(record)
+    title = each.zh if current() == "zh" else each.en
+    if not force and old and _current(old, state, recipe.folder):
+        console.say("engine.skipped", step=each.name, title=title)
+        figures: dict[str, Any] = old["figures"]
+        return figures
+    console.heading(f"{each.name}: {title}")
+    files.remove(record)  # from here on the step's products are not to be trusted
+    start = time.time()
+    result: Result = module.run(recipe, console)
+    done = {
+        "step": each.name,
+        **state,
+        "outputs": [_size(recipe.folder, name) for name in result.outputs],
+        "figures": result.figures,
+        "versions": {"tengtune": __version__, "python": platform.python_version()},
+        "started": time.strftime("%Y-%m-%dT%H:%M:%S%z", time.localtime(start)),
+        "seconds": round(time.time() - start, 3),
+    }
+    files.write_text(record, json.dumps(done, ensure_ascii=False, indent=1) + "\n")
+    console.event("step", step=each.name, seconds=done["seconds"], figures=result.figures)
+    return result.figures
+
+
+def read_record(path: Path) -> dict[str, Any] | None:
+    """A step's record; None when there is none or it cannot be read."""
+    try:
+        record = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return record if isinstance(record, dict) and "figures" in record else None
+
+
+def _current(old: dict[str, Any], state: dict[str, Any], folder: Path) -> bool:
+    same = all(json.loads(json.dumps(value)) == old.get(key) for key, value in state.items())
+    return same and all(_size(folder, o["path"]) == o for o in old.get("outputs", []))
+
+
+def _size(folder: Path, name: str) -> dict[str, Any]:
+    """A product by path and size (a folder: the sum of its files); size None when it is missing."""
+    path = folder / name
+    if path.is_dir():
+        return {"path": name, "size": sum(f.stat().st_size for f in sorted(path.rglob("*")) if f.is_file())}
+    return {"path": name, "size": path.stat().st_size if path.exists() else None}
+
+
+def _fingerprint(path: Path) -> dict[str, Any]:
+    """An input by path, size, modification time and hash of its first 64 KiB; a folder by its files."""
+    with os_errors(path):
+        if path.is_dir():
+            names = sorted(f for f in path.iterdir() if f.is_file())
+            return {"path": str(path), "files": [_fingerprint(f) for f in names]}
+        info = os.stat(path)
+        with open(path, "rb") as stream:
+            head = hashlib.sha256(stream.read(HEADER_BYTES)).hexdigest()[:16]
+    return {"path": str(path), "size": info.st_size, "mtime_ns": info.st_mtime_ns, "head": head}
+
+
+def _comparable(text: str) -> list[str]:
+    """The snapshot's lines as "group.key: value" without comments and harmless keys."""
+    group, lines = "", []
+    for line in text.splitlines():
+        if line.startswith("#"):
+            continue
+        if line.startswith("  "):
+            line = f"{group}.{line.strip()}"
+        elif line.endswith(":"):
+            group = line[:-1]
+            continue
+        if line.split(":", 1)[0] not in HARMLESS:
+            lines.append(line)
+    return lines
+
+
+def _set_aside(folder: Path) -> None:
+    """Rename an old run folder to `<name>.old-N`: --fresh loses nothing."""
+    number = 1
+    while (target := folder.with_name(f"{folder.name}.old-{number}")).exists():
+        number += 1
+    with os_errors(folder):
+        os.replace(folder, target)

@@ -1,0 +1,104 @@
+"""Writing so that a name that exists is whole: aside first, flushed to the disk, then renamed."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+from tengtune.ui.problems import os_errors
+
+PARTIAL = ".partial"
+"""Suffix of what is being written; a rerun removes what a killed one left."""
+
+
+@contextmanager
+def atomic_file(path: Path, mode: str = "wb") -> Iterator[IO[Any]]:
+    """Open `<path>.partial` for writing; on success flush it to the disk and rename it to `path`.
+
+    On an error nothing is left under either name; operating-system errors become Problems.
+    """
+    partial = path.with_name(path.name + PARTIAL)
+    with os_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            encoding = None if "b" in mode else "utf-8"
+            with open(partial, mode, encoding=encoding) as stream:
+                yield stream
+                stream.flush()
+                os.fsync(stream.fileno())
+            os.replace(partial, path)
+        except BaseException:
+            partial.unlink(missing_ok=True)
+            raise
+        sync_folder(path.parent)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a small text file atomically."""
+    with atomic_file(path, "w") as stream:
+        stream.write(text)
+
+
+@contextmanager
+def atomic_folder(path: Path) -> Iterator[Path]:
+    """Give `<path>.partial`, an empty folder; on success it replaces `path`, on an error it goes.
+
+    A folder that stands at `path` is moved aside only when the new one is whole, then deleted.
+    """
+    partial = path.with_name(path.name + PARTIAL)
+    old = path.with_name(path.name + ".old" + PARTIAL)
+    with os_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        remove(partial)
+        partial.mkdir()
+        try:
+            yield partial
+            for file in partial.rglob("*"):
+                if file.is_file():
+                    sync_file(file)
+                else:
+                    sync_folder(file)
+            sync_folder(partial)
+            remove(old)
+            if path.exists():
+                os.replace(path, old)
+            os.replace(partial, path)
+        except BaseException:
+            shutil.rmtree(partial, ignore_errors=True)
+            raise
+        remove(old)
+        sync_folder(path.parent)
+
+
+def remove(path: Path) -> None:
+    """Delete a file or a folder if it is there."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def sync_file(path: Path) -> None:
+    """Flush a file's contents to the disk."""
+    with open(path, "rb") as stream:
+        os.fsync(stream.fileno())
+
+
+def sync_folder(path: Path) -> None:
+    """Flush a folder's entries to the disk, so that a rename in it survives a power cut."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def free_bytes(path: Path) -> int:
+    """Free space on the disk that holds `path` or its nearest existing parent."""
+    while not path.exists():
+        path = path.parent
+    return shutil.disk_usage(path).free

@@ -1,0 +1,257 @@
+"""The run file: what a run is, in six groups of keys. Only `model` and `data` are required.
+
+Every default is here, with its reason where it is not plain. `load()` is the one way in.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from tengtune.run_yaml import KeyPath, Lines, parse_scalar, read_yaml
+from tengtune.ui.problems import Problem
+
+Dtype = Literal["auto", "float32", "float16", "bfloat16"]
+LabelPolicy = Literal["assistant", "qwen"]
+
+Positive = Annotated[int, Field(ge=1)]
+Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
+
+
+class Group(BaseModel):
+    """A group of keys: unknown keys are refused, values are not coerced from texts."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=False, allow_inf_nan=False)
+
+
+class Model(Group):
+    """The model to start from."""
+
+    path: str
+    dtype: Dtype = "auto"
+
+
+class Data(Group):
+    """What to learn from, and how it becomes rows of tokens."""
+
+    files: Annotated[list[str], Field(min_length=1)]
+    format: Literal["auto", "alpaca", "conversations", "messages"] = "auto"
+    policy: LabelPolicy = "assistant"
+    system: str | None = None
+    seq_len: Annotated[int, Field(ge=8, le=1_048_576)] = 1024
+    pack: bool = True
+    too_long: Literal["cut", "drop"] = "cut"
+    heldout: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.05
+
+    @model_validator(mode="before")
+    @classmethod
+    def _one_file(cls, value: Any) -> Any:
+        if isinstance(value, dict) and isinstance(value.get("files"), str):
+            return {**value, "files": [value["files"]]}
+        return value
+
+
+class Train(Group):
+    """The optimization."""
+
+    method: Literal["lora", "full"] = "lora"
+    epochs: Annotated[float, Field(gt=0)] = 3.0
+    max_steps: Positive | None = None
+    micro_batch: Positive = 1
+    global_batch: Positive = 8
+    # None: 3e-4 for lora, 1e-5 for full, the values of the Qwen recipe.
+    lr: Annotated[float, Field(gt=0)] | None = None
+    lr_schedule: Literal["cosine", "linear", "constant"] = "cosine"
+    lr_min_ratio: Fraction = 0.1
+    warmup_ratio: Fraction = 0.03
+    weight_decay: Annotated[float, Field(ge=0)] = 0.01
+    beta1: Annotated[float, Field(ge=0, lt=1)] = 0.9
+    beta2: Annotated[float, Field(ge=0, lt=1)] = 0.95
+    eps: Annotated[float, Field(gt=0)] = 1e-8
+    clip_norm: Annotated[float, Field(ge=0)] = 1.0  # 0: no clipping
+    recompute: Literal["none", "full"] = "none"
+    log_every: Positive = 1
+    eval_every: Positive | None = None
+
+    @property
+    def learning_rate(self) -> float:
+        """The peak learning rate, the default chosen by method."""
+        if self.lr is not None:
+            return self.lr
+        return 3e-4 if self.method == "lora" else 1e-5
+
+
+class Lora(Group):
+    """The adapter; scale = alpha / rank."""
+
+    rank: Annotated[int, Field(ge=1, le=1024)] = 8
+    alpha: Annotated[float, Field(gt=0)] = 16.0
+    targets: Annotated[list[str], Field(min_length=1)] = [
+        "q_proj",
+        "k_proj",
+        "v_proj",
+        "o_proj",
+        "gate_proj",
+        "up_proj",
+        "down_proj",
+    ]
+
+
+class Parallel(Group):
+    """How many processes share the work."""
+
+    ranks: Positive = 1
+
+
+class Output(Group):
+    """Where results go, and what is asked of the tuned model."""
+
+    dir: str = "runs"
+    prompts: list[str] = []
+    max_new_tokens: Positive = 256
+    samples: bool = True  # False keeps customer text out of reports and logs
+
+
+class Recipe(Group):
+    """A whole run file. `file` is where it was read from; paths in it are relative to that folder."""
+
+    name: Annotated[str, Field(pattern=r"^[^/\\\x00]+$", max_length=100)]
+    backend: Literal["auto", "torch", "mindspore"] = "auto"
+    seed: Annotated[int, Field(ge=0, lt=2**32)] = 42
+    model: Model
+    data: Data
+    train: Train = Train()
+    lora: Lora = Lora()
+    parallel: Parallel = Parallel()
+    output: Output = Output()
+    file: Path = Field(exclude=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _short_forms(cls, value: Any) -> Any:
+        """`model: PATH` and `data: FILE` or `data: [FILE, ...]` are accepted too."""
+        if isinstance(value, dict):
+            value = dict(value)
+            if isinstance(value.get("model"), str):
+                value["model"] = {"path": value["model"]}
+            if isinstance(value.get("data"), (str, list)):
+                value["data"] = {"files": value["data"]}
+        return value
+
+    def resolve(self, path: str) -> Path:
+        """A path of the run file, as the user means it: relative to the run file's folder, ~ expanded."""
+        return (self.file.parent / Path(path).expanduser()).resolve()
+
+    @property
+    def folder(self) -> Path:
+        """The run folder: `<output.dir>/<name>`."""
+        return self.resolve(self.output.dir) / self.name
+
+    @property
+    def model_folder(self) -> Path:
+        """The model's folder."""
+        return self.resolve(self.model.path)
+
+    @property
+    def accumulation(self) -> int:
+        """Micro batches per step: global_batch / (micro_batch x ranks)."""
+        return self.train.global_batch // (self.train.micro_batch * self.parallel.ranks)
+
+
+def load(path: Path, overrides: Sequence[str] = ()) -> Recipe:
+    """Read and check a run file; `overrides` are "group.key=value" texts from the command line.
+
+    Raises Problem with the line of the key: unknown key (and the nearest spelling), wrong type,
+    value out of range, group that is missing.
+    """
+    path = path.absolute()
+    values, lines = read_yaml(path)
+    for override in overrides:
+        _override(values, override, lines)
+    values.setdefault("name", path.stem)
+    try:
+        recipe = Recipe(**values, file=path) if "file" not in values else _unknown_file_key(path, lines)
+    except ValidationError as error:
+        raise _problem(error, path, lines, values) from error
+    _check_batch(recipe, lines)
+    return recipe
+
+
+def keys(group: type[BaseModel] = Recipe, prefix: str = "") -> Iterator[str]:
+    """All keys of the run file as "group.key", in their order."""
+    for name, field in group.model_fields.items():
+        if field.exclude:
+            continue
+        kind = field.annotation
+        if isinstance(kind, type) and issubclass(kind, BaseModel):
+            yield from keys(kind, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}"
+
+
+def _override(values: dict[str, Any], text: str, lines: Lines) -> None:
+    """Apply one "group.key=value"; lists are written with commas."""
+    key, separator, raw = text.partition("=")
+    parts = tuple(part.strip() for part in key.split("."))
+    if not separator or not all(parts):
+        raise Problem("recipe.bad_override", where=f"--set {text}")
+    for short, full in (("model", "path"), ("data", "files")):
+        if parts[0] == short and len(parts) > 1 and not isinstance(values.get(short, {}), dict):
+            values[short] = {full: values[short]}
+    target = values
+    for part in parts[:-1]:
+        target = target.setdefault(part, {}) if isinstance(target.get(part, {}), dict) else {}
+    many = parts[-1] in ("files", "targets", "prompts")
+    target[parts[-1]] = [parse_scalar(item) for item in raw.split(",")] if many else parse_scalar(raw)
+    lines[parts] = 0
+
+
+def _unknown_file_key(path: Path, lines: Lines) -> Recipe:
+    raise Problem(
+        "recipe.unknown_key", where=f"{path}:{lines[('file',)]}", key="file", group="the run file", near=""
+    )
+
+
+def _place(path: Path, lines: Lines, at: KeyPath) -> str:
+    """file:line of the key, or of the nearest key around it; line 0 marks `--set`."""
+    for length in range(len(at), -1, -1):
+        line = lines.get(at[:length])
+        if line is not None:
+            return f"--set {'.'.join(map(str, at))}" if line == 0 else f"{path}:{line}"
+    return str(path)
+
+
+def _problem(error: ValidationError, path: Path, lines: Lines, values: dict[str, Any]) -> Problem:
+    """The first fault pydantic found, as a screen."""
+    fault = error.errors()[0]
+    at: KeyPath = tuple(fault["loc"])
+    if isinstance(values.get("model"), str) and at[:1] == ("model",):
+        at = ("model",)
+    where, key = _place(path, lines, at), ".".join(map(str, at))
+    if fault["type"] == "extra_forbidden":
+        near = difflib.get_close_matches(key, list(keys()), n=1, cutoff=0.5) or [
+            full for full in keys() if full.split(".")[-1] == at[-1]
+        ]
+        return Problem("recipe.unknown_key", where=where, key=key, near=near[0] if near else "-")
+    if fault["type"] == "missing":
+        return Problem("recipe.missing", where=where, key=key)
+    return Problem("recipe.bad_value", where=where, key=key, value=fault.get("input"), reason=fault["msg"])
+
+
+def _check_batch(recipe: Recipe, lines: Lines) -> None:
+    """global_batch must be a multiple of micro_batch x ranks: rounding it would train something else."""
+    train, share = recipe.train, recipe.train.micro_batch * recipe.parallel.ranks
+    if train.global_batch % share:
+        raise Problem(
+            "recipe.batch",
+            where=_place(recipe.file, lines, ("train", "global_batch")),
+            global_batch=train.global_batch,
+            micro_batch=train.micro_batch,
+            ranks=recipe.parallel.ranks,
+            down=max(train.global_batch // share * share, share),
+            up=-(-train.global_batch // share) * share,
+        )
