@@ -67,6 +67,10 @@ class Backend(Protocol):
     """A model on a device, ready to train or to answer."""
 
     spec: ModelSpec
+    dtype: str
+    """Compute type: float32, float16 or bfloat16 (float16 wants a loss scale)."""
+    device: str
+    """Where it computes: cpu, npu:0, cuda:0, Ascend:0."""
 
     def train_step(
         self, micro_batches: Sequence[Batch], trained_tokens: int, lr: float, scale: float
@@ -96,7 +100,7 @@ class Backend(Protocol):
         prompt: Sequence[int],
         max_new_tokens: int,
         stop_ids: Iterable[int],
-        sampling: Sampling = Sampling(),  # noqa: B008 (immutable)
+        sampling: Sampling = Sampling(),
     ) -> Iterator[int]:
         """New token ids one by one, the stop id not included."""
         ...

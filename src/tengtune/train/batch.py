@@ -38,3 +38,21 @@ class Batch:
     def trained_tokens(self) -> int:
         """Number of labels in the batch."""
         return int((self.label != NO_LABEL).sum())
+
+
+def fill_rows(batch: Batch, rows: int) -> Batch:
+    """The batch with rows of padding up to `rows`, so that a short last batch keeps the shape."""
+    missing = rows - batch.ids.shape[0]
+    if missing == 0:
+        return batch
+
+    def filled(array: Int32, value: int) -> Int32:
+        return np.concatenate([array, np.full((missing, array.shape[1]), value, np.int32)])
+
+    return Batch(
+        ids=filled(batch.ids, 0),
+        positions=filled(batch.positions, 0),
+        segment=filled(batch.segment, 0),
+        label_index=filled(batch.label_index, 0),
+        label=filled(batch.label, NO_LABEL),
+    )
