@@ -35,7 +35,9 @@ STEPS: tuple[Step, ...] = (
     Step("data", "work", (), ("data/",), "把数据变成训练行", "turn the data into rows of tokens"),
     Step("train", "work", ("data",), ("adapter/", "metrics.jsonl"), "微调", "fine-tune"),
     Step("merge", "work", ("train",), ("merged/",), "合并成完整模型", "merge into a whole model"),
-    Step("predict", "work", ("merge",), ("samples.jsonl",), "提问，对比训练前后的回答", "ask, before and after"),
+    Step(
+        "predict", "work", ("merge",), ("samples.jsonl",), "提问，对比训练前后的回答", "ask, before and after"
+    ),
     Step("evaluate", "work", ("merge", "data"), (), "在留出数据上打分", "score the held-out part"),
 )
 

@@ -10,6 +10,7 @@ import importlib
 import importlib.util
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal, Protocol, SupportsFloat, cast
 
 import numpy as np
@@ -126,3 +127,12 @@ def choose(recipe: Recipe) -> str:
 def load(name: str) -> BackendModule:
     """The back end's `step` module; this imports the framework."""
     return cast(BackendModule, importlib.import_module(f"tengtune.backends.{name}.step"))
+
+
+def open_backend(recipe: Recipe, folder: Path, trainable: bool = True) -> Backend:
+    """The run's back end with the model in `folder`, ready to train or (trainable False) to answer."""
+    from tengtune.models import spec as specs
+    from tengtune.weights.source import open_source
+
+    spec = specs.from_folder(folder)
+    return load(choose(recipe)).build(spec, open_source(folder, spec), recipe, trainable)

@@ -1,4 +1,4 @@
-"""The options every step has, in one place."""
+"""The options that commands share, in one place."""
 
 from __future__ import annotations
 
@@ -9,25 +9,47 @@ from typing import Any
 
 import click
 
-from tengtune import recipe as recipes
-from tengtune.recipe import Recipe
 from tengtune.ui.console import Console
 
+Command = Callable[..., None]
 
-def run_file(function: Callable[..., None]) -> Callable[..., None]:
+
+def run_file(function: Command) -> Command:
     """Give a command the run file (default run.yaml), --set, --quiet and --json.
 
     The function receives (recipe, console, **its own options).
     """
 
     @click.argument("run", default="run.yaml", type=click.Path(path_type=Path))
-    @click.option("-s", "--set", "overrides", multiple=True, metavar="KEY=VALUE", help="e.g. train.epochs=1")
+    @click.option("-s", "--set", "overrides", multiple=True, metavar="KEY=VALUE", help="train.epochs=1 ...")
     @click.option("-q", "--quiet", is_flag=True, help="只输出结果 / results only")
     @click.option("--json", "as_json", is_flag=True, help="JSON 行 / JSON lines")
     @wraps(function)
     def wrapper(run: Path, overrides: tuple[str, ...], quiet: bool, as_json: bool, **options: Any) -> None:
+        from tengtune import recipe as recipes
+
         console = Console("json" if as_json else "quiet" if quiet else "normal")
-        recipe: Recipe = recipes.load(run, overrides)
+        function(recipes.load(run, overrides), console, **options)
+
+    return wrapper
+
+
+def run_options(function: Command) -> Command:
+    """run_file for a command that works in the run folder: adds --fresh and prepares the folder."""
+
+    @run_file
+    @click.option("--fresh", is_flag=True, help="旧目录改名保留，重新开始 / set the old folder aside")
+    @wraps(function)
+    def wrapper(recipe: Any, console: Console, fresh: bool, **options: Any) -> None:
+        from tengtune import engine
+
+        engine.prepare(recipe, fresh)
         function(recipe, console, **options)
 
     return wrapper
+
+
+def step_options(function: Command) -> Command:
+    """run_options for one step's command: adds --force."""
+    force = click.option("--force", is_flag=True, help="即使已是最新也重做 / redo even if up to date")
+    return run_options(force(function))

@@ -1,0 +1,30 @@
+"""tengtune run"""
+
+from __future__ import annotations
+
+import click
+
+from tengtune import engine
+from tengtune.cli.options import run_options
+from tengtune.cli.predict import show_samples
+from tengtune.recipe import Recipe
+from tengtune.ui import language
+from tengtune.ui.console import Console
+
+
+@click.command("run")
+@run_options
+def command(recipe: Recipe, console: Console) -> None:
+    """按顺序完成所需的全部步骤 / Do all the steps that are needed, in order."""
+    engine.run_all(recipe, console)
+    show_samples(recipe, console)
+    score = (engine.read_record(recipe.folder / "evaluate.json") or {}).get("figures", {})
+    if score.get("loss_before") is not None:
+        console.result(
+            language.say(
+                "run.score", before=f"{score['loss_before']:.4f}", after=f"{score['loss_after']:.4f}"
+            ),
+            **score,
+        )
+    merged = recipe.folder / "merged"
+    console.result(language.say("run.done", merged=merged, run=recipe.file), merged=str(merged))

@@ -1,0 +1,18 @@
+"""tengtune train"""
+
+from __future__ import annotations
+
+import click
+
+from tengtune import engine
+from tengtune.cli.options import step_options
+from tengtune.recipe import Recipe
+from tengtune.ui.console import Console
+
+
+@click.command("train")
+@step_options
+def command(recipe: Recipe, console: Console, force: bool) -> None:
+    """微调（先准备好数据）/ Fine-tune, preparing the data first."""
+    engine.run_needed("train", recipe, console, force)
+    console.result(str(recipe.folder), folder=str(recipe.folder))

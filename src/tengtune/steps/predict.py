@@ -1,0 +1,93 @@
+"""predict: the same questions to the model before and after; leaves `samples.jsonl`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from tengtune import files
+from tengtune.backends.base import Backend, open_backend
+from tengtune.data.store import Store, open_store
+from tengtune.engine import Result
+from tengtune.recipe import Recipe
+from tengtune.text import chatml
+from tengtune.text.conversation import Message
+from tengtune.text.tokenizer import Tokenizer, open_tokenizer
+from tengtune.ui.console import Console
+
+DEFAULT_QUESTIONS = 3
+
+
+def inputs(recipe: Recipe) -> list[Path]:
+    return [recipe.model_folder, recipe.folder / "merged"]
+
+
+def settings(recipe: Recipe) -> dict[str, Any]:
+    output = recipe.output
+    return {
+        "prompts": output.prompts,
+        "max_new_tokens": output.max_new_tokens,
+        "samples": output.samples,
+        "backend": recipe.backend,
+        "dtype": recipe.model.dtype,
+        "system": recipe.data.system,
+    }
+
+
+def run(recipe: Recipe, console: Console) -> Result:
+    """Answer output.prompts (or the first held-out questions) with both models."""
+    tokenizer = open_tokenizer(recipe.model_folder)
+    questions = _questions(recipe, tokenizer)
+    answers = []
+    for folder in (recipe.model_folder, recipe.folder / "merged"):
+        backend = open_backend(recipe, folder, trainable=False)
+        answers.append(
+            [answer(backend, tokenizer, ids, recipe.output.max_new_tokens) for _, ids in questions]
+        )
+    rows = [
+        {"prompt": text, "before": before, "after": after}
+        for (text, _), before, after in zip(questions, *answers, strict=True)
+    ]
+    if not recipe.output.samples:
+        return Result([], {"questions": len(rows)})
+    files.write_text(
+        recipe.folder / "samples.jsonl", "".join(json.dumps(r, ensure_ascii=False) + "\n" for r in rows)
+    )
+    return Result(["samples.jsonl"], {"questions": len(rows)})
+
+
+def ask(recipe: Recipe, folder: Path, questions: list[str], console: Console) -> None:
+    """Print the answer of the model in `folder` to each question, and record nothing."""
+    tokenizer = open_tokenizer(folder)
+    backend = open_backend(recipe, folder, trainable=False)
+    for question in questions:
+        ids = _prompt(recipe, tokenizer, question)
+        text = answer(backend, tokenizer, ids, recipe.output.max_new_tokens)
+        console.result(text, prompt=question, answer=text)
+
+
+def answer(backend: Backend, tokenizer: Tokenizer, prompt: list[int], max_new_tokens: int) -> str:
+    """The greedy answer to a rendered prompt; only the new text."""
+    return tokenizer.decode(list(backend.generate(prompt, max_new_tokens, tokenizer.stop_ids)))
+
+
+def _prompt(recipe: Recipe, tokenizer: Tokenizer, question: str) -> list[int]:
+    messages = [Message("user", question)]
+    if recipe.data.system is not None:
+        messages.insert(0, Message("system", recipe.data.system))
+    return chatml.prompt(messages, tokenizer)
+
+
+def _questions(recipe: Recipe, tokenizer: Tokenizer) -> list[tuple[str, list[int]]]:
+    """(text, prompt ids) of what is asked: the run file's prompts, else the first held-out ones."""
+    if recipe.output.prompts:
+        return [(text, _prompt(recipe, tokenizer, text)) for text in recipe.output.prompts]
+    heldout = recipe.folder / "data" / "heldout"
+    store: Store = open_store(heldout if heldout.exists() else recipe.folder / "data" / "train")
+    questions = []
+    for number in range(min(DEFAULT_QUESTIONS, store.documents)):
+        example = store.example(number)
+        ids = example.ids[: int(example.train.argmax())].tolist()
+        questions.append((tokenizer.decode(ids), ids))
+    return questions
