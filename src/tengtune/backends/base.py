@@ -103,7 +103,7 @@ class Backend(Protocol):
         stop_ids: Iterable[int],
         sampling: Sampling = Sampling(),
     ) -> Iterator[int]:
-        """New token ids one by one, the stop id not included."""
+        """New token ids one by one, the stop id not included; sampling None is greedy."""
         ...
 
 

@@ -6,6 +6,7 @@ import difflib
 import importlib
 import os
 import sys
+import traceback
 from typing import Any
 
 import click
@@ -103,6 +104,15 @@ def _guarded(arguments: list[str]) -> int:
     except OSError as error:
         known = from_os_error(error)
         if known is None:
-            raise
+            return _bug(console)
         console.problem(known)
         return known.exit_code
+    except Exception:
+        return _bug(console)
+
+
+def _bug(console: Console) -> int:
+    """A fault of ours: the traceback, and whose fault it is."""
+    traceback.print_exc()
+    console.warn("ui.bug", version=__version__)
+    return 1

@@ -1,0 +1,117 @@
+"""Steps are skipped when nothing changed, and a run folder belongs to one run file."""
+
+from __future__ import annotations
+
+import io
+import sys
+import types
+from pathlib import Path
+
+import pytest
+
+from tengtune import engine, files
+from tengtune import recipe as recipes
+from tengtune.pipeline import Step
+from tengtune.recipe import Recipe
+from tengtune.ui.console import Console
+from tengtune.ui.problems import Problem
+
+TEXT = "model: /m\ndata: a.json\n"
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Recipe:
+    (tmp_path / "a.json").write_text("[]")
+    (tmp_path / "run.yaml").write_text(TEXT)
+    return recipes.load(tmp_path / "run.yaml")
+
+
+@pytest.fixture
+def copying(monkeypatch: pytest.MonkeyPatch) -> Step:
+    """A step that copies the data file's text into the run folder, and counts its calls."""
+    module = types.ModuleType("tengtune.steps.copying")
+    module.calls = 0  # type: ignore[attr-defined]
+
+    def work(recipe: Recipe, console: Console) -> engine.Result:
+        module.calls += 1  # type: ignore[attr-defined]
+        files.write_text(recipe.folder / "out.txt", recipe.resolve("a.json").read_text())
+        return engine.Result(["out.txt"], {"calls": module.calls})  # type: ignore[attr-defined]
+
+    module.inputs = lambda recipe: [recipe.resolve("a.json")]  # type: ignore[attr-defined]
+    module.settings = lambda recipe: {"seed": recipe.seed}  # type: ignore[attr-defined]
+    module.run = work  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "tengtune.steps.copying", module)
+    return Step("copying", "work", (), ("out.txt",), "抄写", "copy")
+
+
+def quiet() -> Console:
+    return Console("quiet", io.StringIO(), io.StringIO())
+
+
+def test_unchanged_is_skipped_and_said(run: Recipe, copying: Step) -> None:
+    console = Console("normal", io.StringIO(), io.StringIO())
+    engine.prepare(run, fresh=False)
+    assert engine.execute(copying, run, console) == {"calls": 1}
+    assert engine.execute(copying, run, console) == {"calls": 1}
+    assert "up to date" in console.err.getvalue()  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("change", ["input", "product gone", "product cut", "record cut", "force"])
+def test_whatever_changes_the_step_is_done_again(run: Recipe, copying: Step, change: str) -> None:
+    engine.prepare(run, fresh=False)
+    engine.execute(copying, run, quiet())
+    if change == "input":
+        run.resolve("a.json").write_text("[1]")
+    elif change == "product gone":
+        (run.folder / "out.txt").unlink()
+    elif change == "product cut":
+        (run.folder / "out.txt").write_text("[")
+    elif change == "record cut":
+        (run.folder / "copying.json").write_text('{"figures": {')
+    again = engine.execute(copying, run, quiet(), force=change == "force")
+    assert again == {"calls": 2}
+    assert (run.folder / "out.txt").read_text() == run.resolve("a.json").read_text()
+
+
+def test_a_failed_step_leaves_no_record(run: Recipe, copying: Step, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine.prepare(run, fresh=False)
+    engine.execute(copying, run, quiet())
+    run.resolve("a.json").write_text("[1]")
+    monkeypatch.setattr(files, "write_text", lambda *_: (_ for _ in ()).throw(OSError(28, "full")))
+    with pytest.raises(OSError, match="full"):
+        engine.execute(copying, run, quiet())
+    assert not (run.folder / "copying.json").exists()
+
+
+def test_a_changed_run_file_is_refused_with_the_difference(run: Recipe) -> None:
+    engine.prepare(run, fresh=False)
+    run.file.write_text(TEXT + "train: {lr: 1e-5}\n")
+    with pytest.raises(Problem) as caught:
+        engine.prepare(recipes.load(run.file), fresh=False)
+    assert caught.value.code == "engine.changed"
+    assert "-train.lr: null" in str(caught.value)
+    assert "+train.lr: 1e-05" in str(caught.value)
+
+
+def test_harmless_keys_may_change(run: Recipe) -> None:
+    engine.prepare(run, fresh=False)
+    run.file.write_text(TEXT + "train: {log_every: 5}\noutput: {prompts: [Hi]}\n")
+    engine.prepare(recipes.load(run.file), fresh=False)
+    assert "Hi" in (run.folder / "run.yaml").read_text()
+
+
+def test_fresh_sets_the_old_folder_aside(run: Recipe) -> None:
+    engine.prepare(run, fresh=False)
+    (run.folder / "precious").write_text("x")
+    run.file.write_text(TEXT + "train: {lr: 1e-5}\n")
+    engine.prepare(recipes.load(run.file), fresh=True)
+    assert (run.folder.with_name("run.old-1") / "precious").read_text() == "x"
+    assert not (run.folder / "precious").exists()
+
+
+def test_the_run_folders_copy_is_a_run_file_of_the_same_meaning(run: Recipe) -> None:
+    run.file.write_text(TEXT + "name: 'x: y'\noutput: {prompts: ['a \"b\"', '中文']}\n")
+    first = recipes.load(run.file)
+    engine.prepare(first, fresh=False)
+    again = recipes.load(first.folder / "run.yaml")
+    assert again.model_dump() == first.model_dump()

@@ -1,0 +1,89 @@
+"""Every text exists in Chinese and English, with the same placeholders; every code that is used exists."""
+
+from __future__ import annotations
+
+import re
+import string
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+import tengtune
+from tengtune.ui import language
+from tengtune.ui.problems import Problem, screen
+
+SOURCE = Path(tengtune.__file__).parent
+AREAS = sorted(p.stem for p in (SOURCE / "ui" / "messages").glob("*.yaml"))
+CODE = re.compile(r"""(?:Problem|say|warn|lookup|Fault)\(\s*["']([a-z_]+\.[a-z0-9_]+)["']""")
+
+
+def entries() -> Iterator[tuple[str, dict[str, object]]]:
+    for area in AREAS:
+        yield from language.area_messages(area).items()
+
+
+def parts(entry: object) -> dict[str, str]:
+    return entry if isinstance(entry, dict) else {"text": str(entry)}
+
+
+def placeholders(text: str) -> set[str]:
+    return {name for _, name, _, _ in string.Formatter().parse(text) if name}
+
+
+def test_every_entry_has_both_languages_alike() -> None:
+    for code, entry in entries():
+        assert set(entry) == {"en", "zh"}, code
+        en, zh = parts(entry["en"]), parts(entry["zh"])
+        assert set(en) == set(zh), code
+        for part in en:
+            assert placeholders(en[part]) == placeholders(zh[part]), (code, part)
+        if code != "ui.problem_labels":
+            assert re.search(r"[\u4e00-\u9fff]", "".join(zh.values())), code
+            assert not re.search(r"[\u4e00-\u9fff]", "".join(en.values())), code
+
+
+def test_codes_stand_in_the_file_of_their_area_once() -> None:
+    for area in AREAS:
+        text = (SOURCE / "ui" / "messages" / f"{area}.yaml").read_text(encoding="utf-8")
+        codes = [key.value for key, _ in yaml.compose(text).value]
+        assert len(codes) == len(set(codes)), area
+        assert all(code.startswith(f"{area}.") for code in codes), area
+
+
+def test_every_code_in_the_source_has_a_text() -> None:
+    known = {code for code, _ in entries()}
+    used = {c for path in SOURCE.rglob("*.py") for c in CODE.findall(path.read_text(encoding="utf-8"))}
+    assert len(used) > 20
+    assert used <= known
+
+
+def test_a_screen_has_place_reason_and_fix(monkeypatch: pytest.MonkeyPatch) -> None:
+    fault = Problem("recipe.key_twice", where="run.yaml:3", key="model")
+    monkeypatch.setenv("TENGTUNE_LANG", "zh_CN.UTF-8")
+    text = screen(fault, colour=False)
+    assert "run.yaml:3" in text
+    assert all(label in text for label in ("出错了", "位置", "原因", "办法", "recipe.key_twice"))
+    monkeypatch.setenv("TENGTUNE_LANG", "en")
+    assert all(label in screen(fault, colour=False) for label in ("Problem", "where", "why", "fix"))
+
+
+@pytest.mark.parametrize(
+    ("environment", "expected"),
+    [
+        ({}, "en"),
+        ({"LANG": "zh_CN.UTF-8"}, "zh"),
+        ({"LANG": "zh_CN.UTF-8", "LC_ALL": "en_US.UTF-8"}, "en"),
+        ({"LANG": "en_US.UTF-8", "TENGTUNE_LANG": "zh"}, "zh"),
+        ({"LANG": "C"}, "en"),
+    ],
+)
+def test_the_language_follows_the_locale(
+    monkeypatch: pytest.MonkeyPatch, environment: dict[str, str], expected: str
+) -> None:
+    for name in ("TENGTUNE_LANG", "LC_ALL", "LC_MESSAGES", "LANG"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert language.current() == expected

@@ -1,0 +1,182 @@
+"""The run file: what is accepted, and how a fault is told."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tengtune import recipe as recipes
+from tengtune.run_yaml import parse_scalar, read_yaml
+from tengtune.ui.problems import Problem
+
+SMALLEST = "model: /m\ndata: a.json\n"
+
+
+def write(folder: Path, text: str | bytes, name: str = "run.yaml") -> Path:
+    path = folder / name
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return path
+
+
+def problem(folder: Path, text: str | bytes, *overrides: str) -> Problem:
+    with pytest.raises(Problem) as caught:
+        recipes.load(write(folder, text), overrides)
+    assert caught.value.exit_code == 2
+    return caught.value
+
+
+def test_the_smallest_run_file(tmp_path: Path) -> None:
+    recipe = recipes.load(write(tmp_path, SMALLEST))
+    assert (recipe.model.path, recipe.data.files, recipe.name) == ("/m", ["a.json"], "run")
+    assert recipe.folder == tmp_path / "runs" / "run"
+    assert recipe.resolve("a.json") == tmp_path / "a.json"
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("1e-4", 1e-4),
+        ("3E5", 3e5),
+        ("1_000", 1000),
+        ("-.5", -0.5),
+        ("no", "no"),
+        ("yes", "yes"),
+        ("off", "off"),
+        ("12:30:00", "12:30:00"),
+        ("true", True),
+        ("False", False),
+        ("null", None),
+        ("~", None),
+        ("0x10", "0x10"),
+        ("1.2.3", "1.2.3"),
+        ("nan", "nan"),
+    ],
+)
+def test_plain_scalars_mean_what_people_mean(text: str, value: object) -> None:
+    parsed = parse_scalar(text)
+    assert parsed == value
+    assert type(parsed) is type(value)
+
+
+def test_quoted_numbers_stay_texts(tmp_path: Path) -> None:
+    values, lines = read_yaml(write(tmp_path, "a: '1'\nb:\n  c: 2\n  d: [x, 1e3]\n"))
+    assert values == {"a": "1", "b": {"c": 2, "d": ["x", 1000.0]}}
+    assert (lines[("b", "d")], lines[("b", "d", 1)]) == (4, 4)
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "line", "told"),
+    [
+        (SMALLEST + "train:\n  epoch: 3\n", "recipe.unknown_key", 4, "train.epochs"),
+        (SMALLEST + "trian: {}\n", "recipe.unknown_key", 3, "train"),
+        (SMALLEST + "seq_len: 5\n", "recipe.unknown_key", 3, "data.seq_len"),
+        (SMALLEST + "file: x\n", "recipe.unknown_key", 3, "file"),
+        (SMALLEST + "train:\n  epochs: three\n", "recipe.bad_value", 4, "three"),
+        (SMALLEST + "train:\n  lr: -1\n", "recipe.bad_value", 4, "greater than 0"),
+        (SMALLEST + "train:\n  method: lroa\n", "recipe.bad_value", 4, "lroa"),
+        (SMALLEST + "train: 5\n", "recipe.bad_value", 3, "train"),
+        (SMALLEST + "model: b\n", "recipe.key_twice", 3, "model"),
+        (SMALLEST + "name: a/b\n", "recipe.bad_value", 3, "name"),
+        ("data: a.json\n", "recipe.missing", 1, "model"),
+        ("model:\n  dtype: auto\ndata: a.json\n", "recipe.missing", 1, "model.path"),
+        (SMALLEST + "train: {micro_batch: 3}\n", "recipe.batch", 3, "6 or 9"),
+        (SMALLEST + "x: !!python/object/apply:os.system [ls]\n", "recipe.tag", 3, "python"),
+        ("a: [1\n", "recipe.not_yaml", 2, ""),
+        ("? [a]\n: b\n", "recipe.key_not_text", 1, ""),
+    ],
+)
+def test_faults_name_line_and_remedy(tmp_path: Path, text: str, code: str, line: int, told: str) -> None:
+    fault = problem(tmp_path, text)
+    assert fault.code == code
+    assert fault.where is not None
+    assert fault.where.split("run.yaml:")[1].split(":")[0] == str(line)
+    assert told in str(fault)
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        ("", "recipe.not_mapping"),
+        ("- a\n", "recipe.not_mapping"),
+        ("模型: x".encode("gbk"), "recipe.not_utf8"),
+        (b"#" * 1_000_001, "recipe.too_large"),
+        (
+            "a: &a [1,1,1,1]\nb: &b [*a,*a,*a,*a,*a,*a,*a,*a,*a]\nc: &c [*b,*b,*b,*b,*b,*b,*b,*b,*b]\n"
+            "d: &d [*c,*c,*c,*c,*c,*c,*c,*c]\ne: [*d,*d,*d,*d,*d,*d,*d,*d,*d]\n",
+            "recipe.too_large",
+        ),
+        ("[" * 5000, "recipe.too_large"),
+    ],
+)
+def test_files_that_are_no_run_file(tmp_path: Path, text: str | bytes, code: str) -> None:
+    assert problem(tmp_path, text).code == code
+
+
+def test_a_missing_run_file(tmp_path: Path) -> None:
+    with pytest.raises(Problem) as caught:
+        recipes.load(tmp_path / "none.yaml")
+    assert caught.value.code == "io.not_found"
+
+
+def test_overrides(tmp_path: Path) -> None:
+    path = write(tmp_path, SMALLEST)
+    recipe = recipes.load(
+        path,
+        [
+            "train.epochs=1",
+            "train.lr=1e-4",
+            "data.seq_len=64",
+            "model.dtype=float16",
+            "lora.targets=q_proj,v_proj",
+        ],
+    )
+    assert (recipe.train.epochs, recipe.train.lr, recipe.data.seq_len) == (1, 1e-4, 64)
+    assert (recipe.model.path, recipe.model.dtype, recipe.data.files) == ("/m", "float16", ["a.json"])
+    assert recipe.lora.targets == ["q_proj", "v_proj"]
+
+
+@pytest.mark.parametrize("override", ["train.epochs", "=1", "train..epochs=1"])
+def test_overrides_without_a_key(tmp_path: Path, override: str) -> None:
+    assert problem(tmp_path, SMALLEST, override).code == "recipe.bad_override"
+
+
+def test_an_unknown_override_names_itself(tmp_path: Path) -> None:
+    fault = problem(tmp_path, SMALLEST, "train.epoch=1")
+    assert (fault.code, fault.where) == ("recipe.unknown_key", "--set train.epoch")
+
+
+def test_about_forty_keys_in_six_groups() -> None:
+    names = list(recipes.keys())
+    assert len(names) <= 48
+    assert {name.split(".")[0] for name in names if "." in name} == {
+        "model",
+        "data",
+        "train",
+        "lora",
+        "parallel",
+        "output",
+    }
+
+
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.text(),
+        lambda c: st.lists(c) | st.dictionaries(st.text(), c),
+        max_leaves=8,
+    )
+)
+def test_any_yaml_is_a_recipe_or_a_problem(tmp_path_factory: pytest.TempPathFactory, value: object) -> None:
+    folder = tmp_path_factory.mktemp("yaml")
+    path = write(folder, yaml.safe_dump({"model": value, "data": value, "train": value}, allow_unicode=True))
+    try:
+        recipe = recipes.load(path)
+    except Problem as fault:
+        assert fault.code.startswith("recipe.")
+        assert str(fault)
+    else:
+        assert isinstance(value, str)
+        assert recipe.model.path == value
