@@ -71,7 +71,7 @@ class Fake:
         prompt: Sequence[int],
         max_new_tokens: int,
         stop_ids: Iterable[int],
-        sampling: Sampling = Sampling(),
+        sampling: Sampling | None = None,
     ) -> Iterator[int]:
         return iter(())
 

@@ -10,6 +10,7 @@ from tengtune import files
 from tengtune.backends.base import Backend, open_backend
 from tengtune.data.store import Store, open_store
 from tengtune.engine import Result
+from tengtune.models import spec as specs
 from tengtune.recipe import Recipe
 from tengtune.text import chatml
 from tengtune.text.conversation import Message
@@ -73,10 +74,10 @@ def answer(backend: Backend, tokenizer: Tokenizer, prompt: list[int], max_new_to
 
 
 def _prompt(recipe: Recipe, tokenizer: Tokenizer, question: str) -> list[int]:
-    messages = [Message("user", question)]
-    if recipe.data.system is not None:
-        messages.insert(0, Message("system", recipe.data.system))
-    return chatml.prompt(messages, tokenizer)
+    """The question as the model was taught to be asked."""
+    family = specs.from_folder(recipe.model_folder).family
+    system = chatml.default_system(recipe.data.system, recipe.data.policy, family)
+    return chatml.prompt([Message("user", question)], tokenizer, system)
 
 
 def _questions(recipe: Recipe, tokenizer: Tokenizer) -> list[tuple[str, list[int]]]:
