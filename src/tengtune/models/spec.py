@@ -5,13 +5,13 @@ Legend of the formulas: h hidden, l layers, q = heads x head_dim, kv = kv_heads 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from tengtune.ui.problems import Problem, os_errors
+from tengtune.json_file import read_object
+from tengtune.ui.problems import Problem
 
 Family = Literal["qwen2", "qwen3"]
 
@@ -117,15 +117,7 @@ def read_config(folder: Path) -> dict[str, Any]:
     path = folder / "config.json"
     if folder.is_dir() and not path.exists():
         raise Problem("model.no_config", where=folder)
-    with os_errors(path):
-        raw = path.read_bytes()
-    try:
-        config = json.loads(raw.decode("utf-8-sig"))
-    except ValueError as error:
-        raise Problem("model.bad_json", where=path, reason=str(error)) from error
-    if not isinstance(config, dict):
-        raise Problem("model.bad_json", where=path, reason=f"a {type(config).__name__}, not an object")
-    return config
+    return read_object(path, "model.bad_json")
 
 
 def from_folder(folder: Path) -> ModelSpec:

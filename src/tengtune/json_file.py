@@ -1,0 +1,41 @@
+"""Reading a JSON object that came from elsewhere: bounded, strict, and a Problem instead of a traceback."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from tengtune.ui.problems import Problem, os_errors
+
+MAX_BYTES = 64 * 2**20
+
+
+def read_object(path: Path, code: str) -> dict[str, Any]:
+    """The JSON object in `path`; otherwise Problem `code`, whose text has the placeholder {reason}."""
+    with os_errors(path), open(path, "rb") as stream:
+        raw = stream.read(MAX_BYTES + 1)
+    if len(raw) > MAX_BYTES:
+        raise Problem(code, where=path, reason=f"> {MAX_BYTES} bytes")
+    return parse_object(raw, path, code)
+
+
+def parse_object(raw: bytes, where: object, code: str) -> dict[str, Any]:
+    """The JSON object in `raw` (UTF-8, a byte-order mark allowed). A key that stands twice is refused:
+    which of the two counts is for the reader to guess."""
+    try:
+        value = json.loads(raw.decode("utf-8-sig"), object_pairs_hook=_unique)
+    except (ValueError, RecursionError) as error:
+        raise Problem(code, where=where, reason=str(error)) from error
+    if not isinstance(value, dict):
+        raise Problem(code, where=where, reason=f"a {type(value).__name__}, not an object")
+    return value
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    result = dict(pairs)
+    if len(result) < len(pairs):
+        twice, _ = Counter(key for key, _ in pairs).most_common(1)[0]
+        raise ValueError(f"the key {twice[:100]!r} stands twice")
+    return result

@@ -1,0 +1,129 @@
+"""A model folder's weights by canonical name: one file or shards with an index, checked, never copied."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+
+from tengtune.json_file import read_object
+from tengtune.models import names
+from tengtune.models.spec import ModelSpec
+from tengtune.ui import language
+from tengtune.ui.lists import first_few
+from tengtune.ui.problems import Problem, os_errors
+from tengtune.weights.safetensors_io import INDEX, SINGLE, open_file
+from tengtune.weights.stream import Array, blocks
+
+_PLAIN_NAME = re.compile(r"[\w.-]{1,200}\.safetensors", re.ASCII)
+_FLOATS = ("float64", "float32", "float16", "bfloat16")
+
+
+def open_source(folder: Path, spec: ModelSpec) -> dict[str, Array]:
+    """Every tensor of `spec` by canonical name, as a read-only memory map in the file's own dtype.
+
+    Headers, names, shapes and dtypes are checked, values are not. A tied model may store its head as
+    well, if it equals the embedding; the copy is left out. Raises Problem.
+    """
+    stored = read_folder(folder)
+    wanted = dict(spec.tensors())
+    head, embedding = stored.get("lm_head.weight"), stored.get("model.embed_tokens.weight")
+    if spec.tie and head is not None and embedding is not None:
+        if not _equal(head, embedding):
+            raise Problem("weights.tied_head", where=folder)
+        del stored["lm_head.weight"]
+    faults = [
+        fault
+        for name, shape in wanted.items()
+        if (fault := _fault(name, shape, stored.get(name))) is not None
+    ]
+    for name in stored:
+        if name not in wanted and not names.is_derived(name):
+            faults.append(language.say("weights.fault_unknown", name=name))
+    if faults:
+        raise Problem("weights.mismatch", where=folder, faults=first_few(faults))
+    return {name: stored[name] for name in wanted}
+
+
+def read_folder(folder: Path) -> dict[str, Array]:
+    """All tensors of a folder by the names in its files; Problem when a file is missing or damaged."""
+    paths, weight_map = weight_files(folder)
+    stored: dict[str, Array] = {}
+    places: dict[str, str] = {}
+    for path in paths:
+        for name, array in open_file(path).items():
+            if name in places:
+                raise Problem(
+                    "weights.twice", where=folder, tensor=name, first=places[name], second=path.name
+                )
+            places[name], stored[name] = path.name, array
+    if weight_map is not None and places != weight_map:
+        tensors = sorted({name for name, _ in places.items() ^ weight_map.items()})
+        moved = [f"{t}: {weight_map.get(t, '-')} -> {places.get(t, '-')}" for t in tensors]
+        raise Problem("weights.wrong_shard", where=folder / INDEX, tensors=first_few(moved))
+    return stored
+
+
+def weight_files(folder: Path) -> tuple[list[Path], dict[str, str] | None]:
+    """The weight files of a folder and, for shards, the index's tensor name -> file name.
+
+    As in transformers, model.safetensors counts before an index.
+    """
+    if (folder / SINGLE).exists():
+        return [folder / SINGLE], None
+    if not (folder / INDEX).exists():
+        raise _no_weights(folder)
+    weight_map = _read_index(folder / INDEX)
+    shards = sorted(set(weight_map.values()))
+    missing = [name for name in shards if not (folder / name).exists()]
+    if missing:
+        raise Problem(
+            "weights.missing_shards",
+            where=folder,
+            count=len(missing),
+            total=len(shards),
+            missing=first_few(missing),
+        )
+    return [folder / name for name in shards], weight_map
+
+
+def _read_index(path: Path) -> dict[str, str]:
+    weight_map = read_object(path, "weights.bad_index").get("weight_map")
+    if not isinstance(weight_map, dict) or not weight_map:
+        raise Problem("weights.bad_index", where=path, reason=language.say("weights.index_no_map"))
+    for name in weight_map.values():
+        # A file elsewhere would be read as if it were part of this model.
+        if not isinstance(name, str) or not _PLAIN_NAME.fullmatch(name):
+            reason = language.say("weights.index_outside", file=str(name)[:200])
+            raise Problem("weights.bad_index", where=path, reason=reason)
+    return weight_map
+
+
+def _no_weights(folder: Path) -> Problem:
+    with os_errors(folder):
+        found = sorted(entry.name for entry in folder.iterdir())
+    pickles = [name for name in found if name.endswith((".bin", ".pt", ".pth"))]
+    if pickles:
+        return Problem("weights.only_bin", where=folder, found=first_few(pickles, ", "))
+    return Problem("weights.none", where=folder, found=first_few(found, ", ") or "-")
+
+
+def _fault(name: str, shape: tuple[int, ...], array: Array | None) -> str | None:
+    """What is wrong with a stored tensor; None if nothing is."""
+    if array is None:
+        return language.say("weights.fault_missing", name=name)
+    if array.shape != shape:
+        found, wanted = list(array.shape), list(shape)
+        return language.say("weights.fault_wrong_shape", name=name, found=found, wanted=wanted)
+    if array.dtype.name not in _FLOATS:
+        return language.say("weights.fault_not_float", name=name, found=array.dtype.name)
+    return None
+
+
+def _equal(one: Array, other: Array) -> bool:
+    """Whether two arrays hold the same bits, compared piece by piece."""
+    if one.shape != other.shape or one.dtype != other.dtype:
+        return False
+    one, other = (a.reshape(-1).view(np.uint8) for a in (one, other))
+    return all(np.array_equal(one[block], other[block]) for block in blocks(one))

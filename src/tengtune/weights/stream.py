@@ -1,0 +1,62 @@
+"""A tensor on its way to a file: its name, shape and dtype are known before its first byte moves.
+
+Values come in pieces, so that memory is a constant whatever a tensor's size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[Any]
+
+PIECE_BYTES = 16 * 2**20
+"""A piece's size in memory. Larger ones gain no speed and cost a few times their size while cast."""
+
+
+@dataclass(frozen=True)
+class TensorStream:
+    """One tensor to write. `pieces()` gives its values in C order, as arrays of `dtype`."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    pieces: Callable[[], Iterator[Array]]
+
+    @property
+    def nbytes(self) -> int:
+        count = 1
+        for length in self.shape:
+            count *= length
+        return count * self.dtype.itemsize
+
+
+def stream(name: str, array: Array, dtype: npt.DTypeLike = None) -> TensorStream:
+    """An array as a stream, cast to `dtype` (round to nearest even) piece by piece."""
+    target = array.dtype if dtype is None else np.dtype(dtype)
+
+    def pieces() -> Iterator[Array]:
+        rows = array.reshape(-1) if array.flags.c_contiguous else array
+        for block in blocks(rows):
+            with np.errstate(over="ignore"):  # an overflow becomes an infinity, which the checks look for
+                yield np.ascontiguousarray(rows[block], dtype=target)
+
+    return TensorStream(name, array.shape, target, pieces)
+
+
+def blocks(array: Array) -> Iterator[slice]:
+    """Slices along axis 0 of about PIECE_BYTES in float32 (at least one row)."""
+    row_bytes = max(4, array.dtype.itemsize) * (array.size // max(1, len(array)))
+    step = max(1, PIECE_BYTES // max(1, row_bytes))
+    for start in range(0, len(array), step):
+        yield slice(start, min(start + step, len(array)))
+
+
+def non_finite(array: Array) -> int:
+    """How many values are NaN or infinite, read piece by piece."""
+    flat = array.reshape(-1)
+    return sum(int(np.count_nonzero(~np.isfinite(flat[block]))) for block in blocks(flat))
