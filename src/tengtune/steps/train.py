@@ -82,10 +82,9 @@ def _write(recipe: Recipe, backend: Backend) -> str:
         )
         return "adapter"
     from tengtune.weights.safetensors_io import write_folder
+    from tengtune.weights.stream import stream
 
     source = open_source(recipe.model_folder, backend.spec)
     with files.atomic_folder(recipe.folder / "full") as folder:
-        write_folder(
-            folder, ((name, tensors[name].astype(source[name].dtype)) for name, _ in backend.spec.tensors())
-        )
+        write_folder(folder, [stream(name, tensors[name], old.dtype) for name, old in source.items()])
     return "full"
