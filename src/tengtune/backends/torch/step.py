@@ -1,0 +1,132 @@
+"""The PyTorch back end: a whole optimizer step, evaluation, states in and out, answers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+import torch
+from torch import Tensor
+
+from tengtune.backends.base import Sampling, Shard, ShardKind, Source, StepHandles
+from tengtune.backends.torch import device, kernels
+from tengtune.backends.torch.device import Placement
+from tengtune.backends.torch.generate import generate
+from tengtune.backends.torch.kernels import Kernels
+from tengtune.backends.torch.model import Maker, Method, Qwen, tensor_of
+from tengtune.backends.torch.optimizer import AdamW
+from tengtune.backends.torch.rows import lay_out
+from tengtune.models.spec import ModelSpec
+from tengtune.recipe import Recipe
+from tengtune.train.batch import Batch
+from tengtune.ui.problems import Problem
+
+
+def build(spec: ModelSpec, source: Source, recipe: Recipe, trainable: bool = True) -> TorchBackend:
+    """The model of `spec` with the tensors of `source`; with `trainable` False for answering only.
+
+    Problem when the device lacks the compute type of the run file, or the memory.
+    """
+    placement = device.place(recipe.model.dtype)
+    method: Method = recipe.train.method if trainable else "frozen"
+    with device.memory_faults(placement.device):
+        maker = Maker(source, placement, method, recipe.lora, recipe.seed)
+        chosen = kernels.choose(placement, spec)
+        model = Qwen(spec, maker, chosen, recompute=recipe.train.recompute == "full")
+        return TorchBackend(spec, model, placement, chosen, recipe)
+
+
+class TorchBackend:
+    """Fulfils backends.base.Backend on one device."""
+
+    def __init__(
+        self, spec: ModelSpec, model: Qwen, placement: Placement, kernels: Kernels, recipe: Recipe
+    ) -> None:
+        self.spec, self.model, self._placement, self._kernels = spec, model, placement, kernels
+        self.dtype, self.device = str(placement.dtype).removeprefix("torch."), str(placement.device)
+        trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
+        self._names = list(trained)
+        self._optimizer = AdamW(trained.values(), recipe.train) if trained else None
+
+    def train_step(
+        self, micro_batches: Sequence[Batch], trained_tokens: int, lr: float, scale: float
+    ) -> StepHandles:
+        """One optimizer step over the micro batches; see base.Backend."""
+        assert self._optimizer is not None, "built with trainable=False"
+        with device.memory_faults(self._placement.device):
+            loss_sum = torch.zeros((), device=self._placement.device)
+            for batch in micro_batches:
+                loss = self._loss(batch, scale / trained_tokens)
+                torch.autograd.backward(loss)
+                loss_sum += loss.detach()
+            norm, finite = self._optimizer.step(lr, scale)
+        return StepHandles(loss_sum, norm, finite)
+
+    def eval_step(self, batch: Batch) -> Tensor:
+        """Sum of cross entropy over the batch's labels, without gradients."""
+        with device.memory_faults(self._placement.device), torch.no_grad():
+            return self._loss(batch, 1.0)
+
+    def _loss(self, batch: Batch, gradient_scale: float) -> Tensor:
+        rows = lay_out(batch, self._placement.device)
+
+        def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+            return self._kernels.attention(q, k, v, rows.lengths)
+
+        return self.model.loss(
+            rows.ids, rows.positions, lambda layer: attend, rows.label_index, rows.labels, gradient_scale
+        )
+
+    def named_shards(self) -> Iterator[Shard]:
+        """Trained parameters and optimizer states, one at a time, as float32 copies on the host."""
+        if self._optimizer is None:
+            return
+        for kind, tensors in self._states(self._optimizer).items():
+            for name, tensor in zip(self._names, tensors, strict=True):
+                outer = _outer(name, tensor.detach()).to("cpu", copy=True).contiguous()
+                yield Shard(_canonical(name), kind, outer.numpy())
+
+    def load_shards(self, shards: Iterable[Shard], step: int) -> None:
+        """Take back what named_shards gave; Problem if a tensor is missing, foreign or of another shape."""
+        assert self._optimizer is not None, "built with trainable=False"
+        waiting = {
+            (_canonical(name), kind): _outer(name, tensor.detach())
+            for kind, tensors in self._states(self._optimizer).items()
+            for name, tensor in zip(self._names, tensors, strict=True)
+        }
+        for shard in shards:
+            tensor = waiting.pop((shard.name, shard.kind), None)
+            if tensor is None or tuple(tensor.shape) != shard.array.shape:
+                raise Problem("device.foreign_shard", where=f"{shard.name} ({shard.kind})")
+            tensor.copy_(tensor_of(shard.array))
+        if waiting:
+            name, kind = next(iter(waiting))
+            raise Problem("device.missing_shard", where=f"{name} ({kind})", count=len(waiting))
+        self._optimizer.applied.fill_(step)
+
+    def _states(self, optimizer: AdamW) -> dict[ShardKind, Sequence[Tensor]]:
+        return {
+            "param": optimizer.parameters,
+            "exp_avg": optimizer.exp_avg,
+            "exp_avg_sq": optimizer.exp_avg_sq,
+        }
+
+    def generate(
+        self,
+        prompt: Sequence[int],
+        max_new_tokens: int,
+        stop_ids: Iterable[int],
+        sampling: Sampling = Sampling(),  # noqa: B008 (immutable)
+    ) -> Iterator[int]:
+        """New token ids one by one, the stop id not included."""
+        with device.memory_faults(self._placement.device):
+            yield from generate(self.model, prompt, max_new_tokens, stop_ids, sampling)
+
+
+def _canonical(name: str) -> str:
+    """PEFT's name of an adapter's matrix; any other parameter has its canonical name already."""
+    return f"{name}.weight" if name.endswith((".lora_A", ".lora_B")) else name
+
+
+def _outer(name: str, tensor: Tensor) -> Tensor:
+    """The tensor as files have it: B is [R,O] inside and PEFT's [O,R] outside."""
+    return tensor.T if name.endswith(".lora_B") else tensor
