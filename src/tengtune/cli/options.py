@@ -28,10 +28,14 @@ def run_file(function: Command) -> Command:
     def wrapper(run: Path, overrides: tuple[str, ...], quiet: bool, as_json: bool, **options: Any) -> None:
         from tengtune import recipe as recipes
 
-        console = Console("json" if as_json else "quiet" if quiet else "normal")
-        function(recipes.load(run, overrides), console, **options)
+        function(recipes.load(run, overrides), make_console(quiet, as_json), **options)
 
     return wrapper
+
+
+def make_console(quiet: bool, as_json: bool) -> Console:
+    """The console that --quiet and --json ask for."""
+    return Console("json" if as_json else "quiet" if quiet else "normal")
 
 
 def run_options(function: Command) -> Command:

@@ -14,10 +14,9 @@ from tengtune.ui import language
 from tengtune.ui.lists import first_few
 from tengtune.ui.problems import Problem, os_errors
 from tengtune.weights.safetensors_io import INDEX, SINGLE, open_file
-from tengtune.weights.stream import Array, blocks
+from tengtune.weights.stream import Array, blocks, is_float
 
 _PLAIN_NAME = re.compile(r"[\w.-]{1,200}\.safetensors", re.ASCII)
-_FLOATS = ("float64", "float32", "float16", "bfloat16")
 
 
 def open_source(folder: Path, spec: ModelSpec) -> dict[str, Array]:
@@ -116,7 +115,7 @@ def _fault(name: str, shape: tuple[int, ...], array: Array | None) -> str | None
     if array.shape != shape:
         found, wanted = list(array.shape), list(shape)
         return language.say("weights.fault_wrong_shape", name=name, found=found, wanted=wanted)
-    if array.dtype.name not in _FLOATS:
+    if not is_float(array.dtype):
         return language.say("weights.fault_not_float", name=name, found=array.dtype.name)
     return None
 

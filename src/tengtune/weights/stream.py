@@ -56,6 +56,11 @@ def blocks(array: Array) -> Iterator[slice]:
         yield slice(start, min(start + step, len(array)))
 
 
+def is_float(dtype: np.dtype[Any]) -> bool:
+    """Whether a dtype is one weights are trained and kept in."""
+    return dtype.name in ("float64", "float32", "float16", "bfloat16")
+
+
 def non_finite(array: Array) -> int:
     """How many values are NaN or infinite, read piece by piece."""
     flat = array.reshape(-1)

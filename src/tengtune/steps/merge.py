@@ -1,0 +1,80 @@
+"""merge: base + adapter (or fully tuned weights) -> `merged/`, a Hugging Face folder that stands alone."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+from tengtune.engine import Result
+from tengtune.recipe import Recipe
+from tengtune.ui import language
+from tengtune.ui.console import Console
+from tengtune.ui.lists import size
+from tengtune.weights.merge import open_merge, place_full, write_merge
+from tengtune.weights.safetensors_io import SHARD_BYTES
+
+
+def inputs(recipe: Recipe) -> list[Path]:
+    return [recipe.model_folder, _trained(recipe)]
+
+
+def settings(recipe: Recipe) -> dict[str, Any]:
+    return {"method": recipe.train.method}
+
+
+def run(recipe: Recipe, console: Console) -> Result:
+    """Make `merged/`; Problem: adapter and base do not fit, no space, values not finite."""
+    out = recipe.folder / "merged"
+    if recipe.train.method == "lora":
+        return Result(["merged"], merge_adapter(recipe.model_folder, _trained(recipe), out, console))
+    linked = place_full(recipe.model_folder, _trained(recipe), out)
+    how = language.say("merge.by_link" if linked else "merge.by_copy")
+    console.say("merge.linked", folder=out, how=how)
+    return Result(["merged"], {"linked": linked})
+
+
+def merge_adapter(
+    base: Path, adapter: Path, out: Path, console: Console, shard_bytes: int = SHARD_BYTES
+) -> dict[str, Any]:
+    """Merge one adapter into one base model, with progress; the figures of the merge."""
+    merge = open_merge(base, adapter)
+    console.say(
+        "merge.adapter",
+        pairs=len(merge.adapter.pairs),
+        rank=merge.adapter.rank,
+        scale=f"{merge.adapter.scale:g}",
+        base=base.name,
+        tensors=len(merge.source),
+        size=size(merge.nbytes),
+    )
+    start, done = time.monotonic(), 0
+    with console.progress(_megabytes(merge.nbytes), language.say("merge.progress")) as bar:
+
+        def advance(count: int) -> None:
+            nonlocal done
+            before, done = done, done + count
+            if _megabytes(done) > _megabytes(before):
+                bar.update(_megabytes(done))
+
+        write_merge(merge, out, shard_bytes, advance)
+    if merge.saturated:
+        console.warn("merge.saturated", tensors=", ".join(merge.saturated))
+    console.say("merge.done", folder=out)
+    return {
+        "bytes": merge.nbytes,
+        "tensors": len(merge.source),
+        "adapted": len(merge.adapter.pairs),
+        "rank": merge.adapter.rank,
+        "scale": merge.adapter.scale,
+        "saturated": merge.saturated,
+        "seconds": round(time.monotonic() - start, 3),
+    }
+
+
+def _megabytes(count: int) -> int:
+    return -(-count // 10**6)
+
+
+def _trained(recipe: Recipe) -> Path:
+    return recipe.folder / ("adapter" if recipe.train.method == "lora" else "full")

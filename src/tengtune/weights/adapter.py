@@ -1,0 +1,236 @@
+"""PEFT adapter folders, out and in: adapter_config.json and adapter_model.safetensors.
+
+Keys and names are PEFT's (0.21; the keys written are those that releases from 0.3 on know).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tengtune import files
+from tengtune.json_file import read_object
+from tengtune.models import names
+from tengtune.ui import language
+from tengtune.ui.lists import first_few
+from tengtune.ui.problems import Problem, os_errors
+from tengtune.weights.safetensors_io import open_file, write_file
+from tengtune.weights.stream import Array, is_float, non_finite, stream
+
+CONFIG = "adapter_config.json"
+WEIGHTS = "adapter_model.safetensors"
+
+_READ = {"r", "lora_alpha", "target_modules", "base_model_name_or_path", "rank_pattern", "alpha_pattern"}
+_IRRELEVANT = {
+    # They steered the training or say where tensors are; the tensors themselves say the rest.
+    "auto_mapping",
+    "bias",
+    "ensure_weight_tying",
+    "eva_config",
+    "exclude_modules",
+    "inference_mode",
+    "layers_pattern",
+    "layers_to_transform",
+    "loftq_config",
+    "lora_dropout",
+    "megatron_core",
+    "modules_to_save",
+    "peft_version",
+    "qalora_group_size",
+    "revision",
+    "runtime_config",
+    "task_type",
+}
+_EXACT: dict[str, tuple[object, ...]] = {
+    "peft_type": ("LORA",),
+    "use_rslora": (True, False),
+    # Other starts (pissa, olora, corda, loftq ...) change the base model's weights as well.
+    "init_lora_weights": (True, False, "gaussian", "eva", "orthogonal"),
+}
+_OFF: tuple[object, ...] = (None, False, [], {})
+
+
+@dataclass(frozen=True)
+class Pair:
+    """One linear's adapter: its weight becomes W + scale x B A. a [rank, in], b [out, rank]."""
+
+    a: Array
+    b: Array
+    scale: float
+
+
+@dataclass(frozen=True)
+class Adapter:
+    """A LoRA adapter. rank, alpha and scale are its usual ones; a pair may differ (rank_pattern).
+
+    pairs: by the linear's canonical name; whole: tensors that replace the model's, by canonical name.
+    """
+
+    rank: int
+    alpha: float
+    scale: float
+    targets: tuple[str, ...]
+    base: str
+    pairs: dict[str, Pair]
+    whole: dict[str, Array]
+
+
+def write_adapter(
+    folder: Path, tensors: Mapping[str, Array], rank: int, alpha: float, targets: Sequence[str], base: str
+) -> None:
+    """Write an adapter folder, atomically.
+
+    `tensors` by canonical name (models/names.py); alpha as in scale = alpha / rank; `base` is the name or
+    the folder of the model it belongs to.
+    """
+    config = {
+        "peft_type": "LORA",
+        "task_type": "CAUSAL_LM",
+        "base_model_name_or_path": base,
+        "r": rank,
+        "lora_alpha": int(alpha) if float(alpha).is_integer() else alpha,
+        "target_modules": list(targets),
+        "lora_dropout": 0.0,
+        "bias": "none",
+        "fan_in_fan_out": False,
+        "init_lora_weights": True,
+        "inference_mode": True,
+        "modules_to_save": None,
+        "layers_to_transform": None,
+        "layers_pattern": None,
+        "revision": None,
+    }
+    with files.atomic_folder(folder) as partial:
+        write_file(partial / WEIGHTS, [stream(names.to_peft(n), a) for n, a in sorted(tensors.items())])
+        files.write_text(partial / CONFIG, json.dumps(config, ensure_ascii=False, indent=2) + "\n")
+
+
+def read_adapter(folder: Path) -> Adapter:
+    """Read a PEFT LoRA folder; Problem for what cannot be applied exactly, is damaged or is not finite."""
+    path = folder / CONFIG
+    if folder.is_dir() and not path.exists():
+        raise Problem("adapter.no_config", where=folder)
+    config = read_object(path, "adapter.bad_json")
+    _refuse_inexact(config, path)
+    reader = _Config(config, path)
+    tensors = _read_tensors(folder)
+    linears = dict.fromkeys(lora[0] for name in tensors if (lora := names.split_lora(name)))
+    faults = [] if tensors else [language.say("adapter.fault_empty")]
+    pairs = {}
+    for linear in linears:
+        a, b, rank = (
+            tensors.get(linear + names.LORA_A),
+            tensors.get(linear + names.LORA_B),
+            reader.rank(linear),
+        )
+        if a is None or b is None:
+            faults.append(language.say("adapter.fault_pair", name=linear))
+        elif a.ndim != 2 or b.ndim != 2 or not a.shape[0] == b.shape[1] == rank:
+            shapes = {"a": list(a.shape), "b": list(b.shape)}
+            faults.append(language.say("adapter.fault_shape", name=linear, rank=rank, **shapes))
+        else:
+            pairs[linear] = Pair(a, b, reader.scale(linear))
+    if faults:
+        raise Problem("adapter.bad_tensors", where=folder / WEIGHTS, faults=first_few(faults))
+    return Adapter(
+        rank=reader.rank(),
+        alpha=reader.alpha(),
+        scale=reader.scale(),
+        targets=reader.targets(),
+        base=str(config.get("base_model_name_or_path") or ""),
+        pairs=pairs,
+        whole={name: array for name, array in tensors.items() if names.split_lora(name) is None},
+    )
+
+
+def _read_tensors(folder: Path) -> dict[str, Array]:
+    """The adapter's tensors by canonical name: all floats, all finite."""
+    path = folder / WEIGHTS
+    if not path.exists():
+        with os_errors(folder):
+            found = sorted(entry.name for entry in folder.iterdir())
+        raise Problem("adapter.no_weights", where=folder, found=first_few(found, ", "))
+    tensors, faults = {}, []
+    for stored, array in open_file(path).items():
+        name = names.from_peft(stored)
+        if name is None or ("lora_" in name and names.split_lora(name) is None):
+            faults.append(language.say("adapter.fault_name", name=stored))
+        elif not is_float(array.dtype):
+            faults.append(language.say("adapter.fault_dtype", name=stored, found=array.dtype.name))
+        elif non_finite(array):
+            faults.append(language.say("adapter.fault_values", name=stored))
+        else:
+            tensors[name] = array
+    if faults:
+        raise Problem("adapter.bad_tensors", where=path, faults=first_few(faults))
+    return tensors
+
+
+def _refuse_inexact(config: dict[str, Any], path: Path) -> None:
+    """Problem for a key that changes the mathematics in a way we do not have, known to us or not."""
+    for key, value in config.items():
+        if key in _READ or key in _IRRELEVANT or value in _OFF:
+            continue
+        if value not in _EXACT.get(key, ()):
+            raise Problem("adapter.unsupported", where=path, key=key[:100], value=str(value)[:100])
+    if config.get("peft_type") != "LORA":
+        raise Problem("adapter.bad_key", where=path, key="peft_type", value=config.get("peft_type"))
+
+
+class _Config:
+    """Rank and scale of each linear, as PEFT derives them."""
+
+    def __init__(self, config: dict[str, Any], path: Path) -> None:
+        self.config, self.path = config, path
+        self.r = self._positive("r", config.get("r"), whole=True)
+        self.lora_alpha = self._positive("lora_alpha", config.get("lora_alpha"), whole=False)
+        self.ranks = self._pattern("rank_pattern", whole=True)
+        self.alphas = self._pattern("alpha_pattern", whole=False)
+
+    def rank(self, linear: str = "") -> int:
+        """The rank of a linear; without one, the adapter's usual rank. alpha and scale likewise."""
+        return int(_match(self.ranks, linear, self.r))
+
+    def alpha(self, linear: str = "") -> float:
+        return _match(self.alphas, linear, self.lora_alpha)
+
+    def scale(self, linear: str = "") -> float:
+        rank = self.rank(linear)
+        return self.alpha(linear) / (math.sqrt(rank) if self.config.get("use_rslora") else rank)
+
+    def targets(self) -> tuple[str, ...]:
+        value = self.config.get("target_modules") or []
+        if isinstance(value, str):
+            return (value,)
+        if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+            raise Problem("adapter.bad_key", where=self.path, key="target_modules", value=str(value)[:100])
+        return tuple(value)
+
+    def _pattern(self, name: str, whole: bool) -> list[tuple[re.Pattern[str], float]]:
+        """rank_pattern or alpha_pattern: regular expressions for a module's name or the end of it."""
+        patterns = self.config.get(name) or {}
+        if not isinstance(patterns, dict):
+            raise Problem("adapter.bad_key", where=self.path, key=name, value=str(patterns)[:100])
+        table = []
+        for key, value in patterns.items():
+            try:
+                pattern = re.compile(rf"(.*\.)?({key})$")
+            except (re.error, RecursionError, OverflowError) as error:
+                raise Problem("adapter.bad_key", where=self.path, key=name, value=key[:100]) from error
+            table.append((pattern, self._positive(f"{name}: {key}"[:100], value, whole)))
+        return table
+
+    def _positive(self, key: str, value: object, whole: bool) -> float:
+        if (type(value) is int or (type(value) is float and not whole)) and 0 < value < 1e9:
+            return float(value)
+        raise Problem("adapter.bad_key", where=self.path, key=key, value=str(value)[:100])
+
+
+def _match(table: list[tuple[re.Pattern[str], float]], linear: str, default: float) -> float:
+    """The value of the first pattern that matches; the default for no linear in particular."""
+    return next((value for pattern, value in table if linear and pattern.match(linear)), default)

@@ -1,0 +1,211 @@
+"""Merging: base + LoRA adapter -> a Hugging Face folder, tensor by tensor at constant memory.
+
+W + scale x B A is computed in float32 (float64 for a float64 base) and rounded once to the base's dtype,
+to nearest even.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from tengtune import files
+from tengtune.models import spec as specs
+from tengtune.models.spec import ModelSpec
+from tengtune.ui import language
+from tengtune.ui.lists import first_few, size
+from tengtune.ui.problems import FAILED_RUN, UNFIT_MACHINE, Problem, os_errors
+from tengtune.weights.adapter import Adapter, Pair, read_adapter
+from tengtune.weights.safetensors_io import INDEX, SHARD_BYTES, Advance, write_folder
+from tengtune.weights.source import open_source, weight_files
+from tengtune.weights.stream import Array, TensorStream, blocks, non_finite, stream
+
+COMPANIONS = (
+    "config.json",
+    "generation_config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.json",
+    "merges.txt",
+    "chat_template.jinja",
+    "chat_template.json",
+    "qwen.tiktoken",
+)
+"""What travels from the base's folder along with the weights; nothing else does."""
+
+FLOAT16_MAX = 65504.0
+
+
+@dataclass
+class Merge:
+    """A merge that was checked and is not yet written.
+
+    base, folder: where model and adapter lie. saturated: tensors where float16 was too small (once written).
+    """
+
+    base: Path
+    folder: Path
+    spec: ModelSpec
+    source: Mapping[str, Array]
+    adapter: Adapter
+    saturated: list[str] = field(default_factory=list)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the weights that will be written."""
+        return sum(array.nbytes for array in self.source.values())
+
+    @property
+    def changed(self) -> list[str]:
+        """The tensors that will differ from the base's."""
+        adapted = {f"{linear}.weight" for linear in self.adapter.pairs} | self.adapter.whole.keys()
+        return [name for name in self.source if name in adapted]
+
+
+def open_merge(base: Path, adapter: Path) -> Merge:
+    """Read both folders' headers and check that they belong together; nothing is written. Raises Problem."""
+    spec = specs.from_folder(base)
+    merge = Merge(base, adapter, spec, open_source(base, spec), read_adapter(adapter))
+    faults = list(_misfits(merge))
+    if faults:
+        named = merge.adapter.base or "-"
+        raise Problem("merge.does_not_fit", where=adapter, faults=first_few(faults), base=named)
+    return merge
+
+
+def write_merge(
+    merge: Merge, out: Path, shard_bytes: int = SHARD_BYTES, advance: Advance | None = None
+) -> None:
+    """Write the merged model to `out` atomically: weights, config.json, tokenizer files.
+
+    `out` is replaced if it exists. The result is read back: names, shapes, and that all changed tensors
+    are finite. Raises Problem: no space (before anything is written), NaN or infinite values.
+    """
+    _refuse_input(out, merge.base, merge.folder)
+    need = merge.nbytes + sum(path.stat().st_size for path in _companions(merge.base)) + 2**20
+    free = files.free_bytes(out)
+    if need > free:
+        raise Problem("merge.no_space", where=out, exit_code=UNFIT_MACHINE, need=size(need), free=size(free))
+    with files.atomic_folder(out) as folder:
+        write_folder(folder, list(_tensors(merge)), shard_bytes, advance)
+        _copy_companions(merge.base, folder)
+        _verify(folder, merge.spec, merge.changed, out)
+
+
+def place_full(base: Path, full: Path, out: Path) -> bool:
+    """Make `out` of fully tuned weights in `full` and the base's config and tokenizer, atomically.
+
+    Weights are hard links where the file system has them, otherwise copies; True for links. All tensors
+    are read and checked. Raises Problem as write_merge.
+    """
+    _refuse_input(out, base, full)
+    paths, weight_map = weight_files(full)
+    linked = True
+    with files.atomic_folder(out) as folder:
+        for path in [*paths, *([full / INDEX] if weight_map else [])]:
+            linked = _link(path, folder / path.name) and linked
+        _copy_companions(base, folder)
+        spec = specs.from_folder(folder)
+        _verify(folder, spec, [name for name, _ in spec.tensors()], out)
+    return linked
+
+
+def _refuse_input(out: Path, *inputs: Path) -> None:
+    """The output folder is replaced as a whole; an input in it would be gone before it is read."""
+    for folder in inputs:
+        if out.resolve() in (folder.resolve(), *folder.resolve().parents):
+            raise Problem("merge.out_is_input", where=out, input=folder)
+
+
+def _misfits(merge: Merge) -> Iterator[str]:
+    """What of the adapter finds no place in the base."""
+    shapes = {f"{n}.weight": (len(p.b), p.a.shape[1]) for n, p in merge.adapter.pairs.items()}
+    shapes_whole = {name: array.shape for name, array in merge.adapter.whole.items()}
+    for name, shape in [*shapes.items(), *shapes_whole.items()]:
+        base = merge.source.get(name)
+        if merge.spec.tie and name in ("lm_head.weight", "model.embed_tokens.weight"):
+            yield language.say("merge.fault_tied", name=name)
+        elif base is None:
+            yield language.say("merge.fault_no_tensor", name=name)
+        elif base.shape != shape:
+            yield language.say("merge.fault_shape", name=name, found=list(shape), wanted=list(base.shape))
+
+
+def _tensors(merge: Merge) -> Iterator[TensorStream]:
+    """The merged model's tensors in the base's order and dtypes."""
+    pairs = {f"{linear}.weight": pair for linear, pair in merge.adapter.pairs.items()}
+    for name, base in merge.source.items():
+        value = merge.adapter.whole.get(name, base)
+        if name in pairs:
+            yield _merged(name, value, base.dtype, pairs[name], merge.saturated)
+        else:
+            yield stream(name, value, base.dtype)
+
+
+def _merged(
+    name: str, base: Array, dtype: np.dtype[np.generic], pair: Pair, saturated: list[str]
+) -> TensorStream:
+    """W + scale x B A in blocks of rows."""
+    wide = np.promote_types(base.dtype, np.float32)
+
+    def pieces() -> Iterator[Array]:
+        a = pair.a.astype(wide)
+        for rows in blocks(base):
+            block = pair.b[rows].astype(wide) @ a
+            block *= pair.scale
+            block += base[rows]
+            if dtype == np.float16 and _saturate(block) and name not in saturated:
+                saturated.append(name)
+            yield block.astype(dtype)
+
+    return TensorStream(name, base.shape, dtype, pieces)
+
+
+def _saturate(block: Array) -> bool:
+    """Bring finite values into float16's range, in place; whether there were any beyond it."""
+    if (
+        not max(block.max(), -block.min()) > FLOAT16_MAX
+    ):  # a NaN compares false: the check at the end finds it
+        return False
+    np.clip(block, -FLOAT16_MAX, FLOAT16_MAX, out=block, where=np.isfinite(block))
+    return True
+
+
+def _companions(base: Path) -> list[Path]:
+    return [base / name for name in COMPANIONS if (base / name).is_file()]
+
+
+def _copy_companions(base: Path, folder: Path) -> None:
+    """Copy contents, never links: a link in the output would break or change with its target."""
+    for path in _companions(base):
+        with os_errors(path):
+            content = path.read_bytes()
+        (folder / path.name).write_bytes(content)
+
+
+def _link(path: Path, target: Path) -> bool:
+    try:
+        os.link(path, target)
+    except OSError:
+        shutil.copyfile(path, target)
+        return False
+    return True
+
+
+def _verify(folder: Path, spec: ModelSpec, changed: Iterable[str], out: Path) -> None:
+    """Read back what was written: whole, of the right shapes, and finite in the tensors that changed."""
+    written = open_source(folder, spec)
+    faults = [
+        language.say("merge.fault_values", name=name, count=count)
+        for name in changed
+        if (count := non_finite(written[name]))
+    ]
+    if faults:
+        raise Problem("merge.not_finite", where=out, exit_code=FAILED_RUN, faults=first_few(faults))
