@@ -55,7 +55,7 @@ class TorchBackend:
         with device.memory_faults(self._placement.device):
             loss_sum = torch.zeros((), device=self._placement.device)
             for batch in micro_batches:
-                loss = self._loss(batch, scale / trained_tokens)
+                loss = self.loss(batch, scale / trained_tokens)
                 torch.autograd.backward(loss)
                 loss_sum += loss.detach()
             norm, finite = self._optimizer.step(lr, scale)
@@ -64,9 +64,10 @@ class TorchBackend:
     def eval_step(self, batch: Batch) -> Tensor:
         """Sum of cross entropy over the batch's labels, without gradients."""
         with device.memory_faults(self._placement.device), torch.no_grad():
-            return self._loss(batch, 1.0)
+            return self.loss(batch, 1.0)
 
-    def _loss(self, batch: Batch, gradient_scale: float) -> Tensor:
+    def loss(self, batch: Batch, gradient_scale: float) -> Tensor:
+        """Sum of cross entropy over the batch's labels; its gradients come x gradient_scale."""
         rows = lay_out(batch, self._placement.device)
 
         def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
