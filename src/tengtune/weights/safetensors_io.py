@@ -159,8 +159,9 @@ def _read_header(path: Path, stream: IO[bytes], size: int) -> tuple[list[_Entry]
     begin = stream.read(min(length, 1))
     if prefix + begin == _LFS[:9] and (prefix + begin + stream.read(len(_LFS))).startswith(_LFS):
         raise Problem("weights.lfs_pointer", where=path, there=size)
-    if size < 8 or (begin == b"{" and length <= MAX_HEADER and 8 + length > size):
-        raise Problem("weights.truncated", where=path, there=size, declared=8 + (length if size >= 8 else 0))
+    cut = 0 < length <= MAX_HEADER and 8 + length > size and begin in (b"", b"{")
+    if size < 8 or cut:
+        raise Problem("weights.truncated", where=path, there=size, declared=8 + length if cut else 8)
     if begin != b"{" or length > MAX_HEADER:
         raise Problem("weights.not_safetensors", where=path, length=length)
     header = parse_object(begin + stream.read(length - 1), path, "weights.bad_json")
