@@ -1,0 +1,65 @@
+"""Reading single values of a record with reasons instead of exceptions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tengtune.data.fault import Note, Unfit
+from tengtune.data.json_stream import RepeatedKey
+
+_KINDS = {
+    "dict": "object",
+    "RepeatedKey": "object",
+    "list": "list",
+    "str": "text",
+    "int": "number",
+    "float": "number",
+    "bool": "true/false",
+    "NoneType": "null",
+}
+
+
+def kind(value: Any) -> str:
+    """What JSON calls this value."""
+    return _KINDS.get(type(value).__name__, type(value).__name__)
+
+
+def as_object(value: Any, at: str) -> dict[str, Any]:
+    """The value as an object in which no key stands twice; Unfit otherwise. `at` says where it is."""
+    if isinstance(value, RepeatedKey):
+        raise Unfit("key_twice", at=at, key=value.key)
+    if not isinstance(value, dict):
+        raise Unfit("not_object", at=at, kind=kind(value))
+    return value
+
+
+def as_list(value: Any, at: str) -> list[Any]:
+    """The value as a list; Unfit otherwise."""
+    if not isinstance(value, list):
+        raise Unfit("not_list", at=at, kind=kind(value))
+    return value
+
+
+def optional_text(value: Any, at: str, note: Note) -> str | None:
+    """The value as a text; None for null, and for NaN (pandas' missing value), which is noted."""
+    if isinstance(value, str):
+        return value
+    if value is None:
+        return None
+    if isinstance(value, float) and value != value:
+        note("nan", at=at)
+        return None
+    raise Unfit("not_text", at=at, kind=kind(value))
+
+
+def text(value: Any, at: str, note: Note) -> str:
+    """The value as a text; Unfit when it is missing or something else."""
+    found = optional_text(value, at, note)
+    if found is None:
+        raise Unfit("missing", at=at)
+    return found
+
+
+def is_blank(value: Any) -> bool:
+    """Whether an optional value is as good as absent: null, "", blanks, an empty list or object."""
+    return not value or (isinstance(value, str) and not value.strip())

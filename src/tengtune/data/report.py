@@ -1,0 +1,101 @@
+"""The account of a data run: every record that was dropped, cut or odd, and the figures of what was made."""
+
+from __future__ import annotations
+
+import json
+from array import array
+from collections import Counter
+from typing import IO, Any
+
+import numpy as np
+
+from tengtune.data.fault import Fault
+from tengtune.data.store import Store
+from tengtune.ui import language
+from tengtune.ui.console import Console
+
+PERCENTILES = (50, 90, 99, 100)
+SHOWN = 3
+"""Records named on the screen for each reason; all of them are in the file."""
+
+
+class Report:
+    """Takes faults and lengths as they come; writes each fault as a JSON line to `log`."""
+
+    def __init__(self, log: IO[str]) -> None:
+        self._log = log
+        self.dropped: Counter[str] = Counter()
+        self.remarks: Counter[str] = Counter()
+        self._first: dict[str, list[Fault]] = {}
+        self._lengths = array("q")
+
+    def fault(self, fault: Fault) -> None:
+        """Count one fault and write it down."""
+        (self.dropped if fault.dropped else self.remarks)[fault.code] += 1
+        first = self._first.setdefault(fault.code, [])
+        if len(first) < SHOWN:
+            first.append(fault)
+        line = {
+            "file": fault.file,
+            "record": fault.record,
+            "line": fault.line,
+            "dropped": fault.dropped,
+            "code": fault.code,
+            "reason": fault.reason(),
+        }
+        self._log.write(json.dumps(line, ensure_ascii=False) + "\n")
+
+    def length(self, tokens: int) -> None:
+        """Note the length of a rendered conversation, before any cut."""
+        self._lengths.append(tokens)
+
+    def percentiles(self) -> dict[str, int]:
+        """Lengths of the rendered conversations in tokens: {"p50": ..., "p100": the longest}."""
+        if not self._lengths:
+            return {}
+        values = np.percentile(np.array(self._lengths), PERCENTILES, method="higher")
+        return {f"p{p}": int(value) for p, value in zip(PERCENTILES, values, strict=True)}
+
+    def reasons(self) -> list[str]:
+        """For each reason a record was dropped for: how many, which first, and why; most frequent first."""
+        return [self._line(code, count) for code, count in self.dropped.most_common()]
+
+    def show(self, console: Console) -> None:
+        """Dropped records as warnings, remarks as notes."""
+        for line in self.reasons():
+            console.warn("data.dropped", line=line)
+        for code, count in self.remarks.most_common():
+            console.say("data.remark", line=self._line(code, count))
+
+    def _line(self, code: str, count: int) -> str:
+        first = self._first[code]
+        places = ", ".join(fault.where for fault in first) + (", ..." if count > len(first) else "")
+        return language.say("data.reason_line", count=count, reason=first[0].reason(), places=places)
+
+
+def figures_of(store: Store | None) -> dict[str, Any] | None:
+    """A store's counts, for the step's record."""
+    if store is None:
+        return None
+    return {
+        "rows": store.rows,
+        "documents": store.documents,
+        "tokens": store.tokens,
+        "trained_tokens": store.trained_tokens,
+        "fill": round(store.fill, 4),
+    }
+
+
+def show_stores(console: Console, stores: dict[str, Store | None]) -> None:
+    """The stores side by side, as a table."""
+    columns = [figures_of(store) for store in stores.values()]
+    names = ("rows", "documents", "tokens", "trained_tokens", "fill")
+    rows = [
+        [language.say(f"data.{name}"), *("-" if c is None else _number(c[name]) for c in columns)]
+        for name in names
+    ]
+    console.table(["", *(language.say(f"data.{name}") for name in stores)], rows)
+
+
+def _number(value: float) -> str:
+    return f"{value:.1%}" if isinstance(value, float) else f"{value:,}"
