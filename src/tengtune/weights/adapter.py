@@ -1,6 +1,7 @@
 """PEFT adapter folders, out and in: adapter_config.json and adapter_model.safetensors.
 
-Keys and names are PEFT's (0.21; the keys written are those that releases from 0.3 on know).
+Keys and names are PEFT's (0.21). An older PEFT refuses a config with keys it does not know, so only
+those that 0.3.0 had are written.
 """
 
 from __future__ import annotations
@@ -101,9 +102,6 @@ def write_adapter(
         "init_lora_weights": True,
         "inference_mode": True,
         "modules_to_save": None,
-        "layers_to_transform": None,
-        "layers_pattern": None,
-        "revision": None,
     }
     with files.atomic_folder(folder) as partial:
         write_file(partial / WEIGHTS, [stream(names.to_peft(n), a) for n, a in sorted(tensors.items())])
