@@ -20,10 +20,20 @@ Q, DOWN = "model.layers.0.self_attn.q_proj", "model.layers.1.mlp.down_proj"
 PREFIX = "base_model.model."
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 
-PEFT_0_3_KEYS = set(
-    "peft_type base_model_name_or_path task_type inference_mode r target_modules lora_alpha lora_dropout "
-    "fan_in_fan_out bias modules_to_save init_lora_weights".split()
-)
+PEFT_0_3_KEYS = {
+    "peft_type",
+    "base_model_name_or_path",
+    "task_type",
+    "inference_mode",
+    "r",
+    "target_modules",
+    "lora_alpha",
+    "lora_dropout",
+    "fan_in_fan_out",
+    "bias",
+    "modules_to_save",
+    "init_lora_weights",
+}
 """The fields of LoraConfig and PeftConfig in the peft 0.3.0 wheel."""
 
 
