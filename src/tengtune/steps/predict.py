@@ -14,7 +14,7 @@ from tengtune.models import spec as specs
 from tengtune.recipe import Recipe
 from tengtune.text import chatml
 from tengtune.text.conversation import Message
-from tengtune.text.tokenizer import Tokenizer, open_tokenizer
+from tengtune.text.tokenizer import IM_END, IM_START, Tokenizer, open_tokenizer
 from tengtune.ui.console import Console
 
 DEFAULT_QUESTIONS = 3
@@ -90,5 +90,11 @@ def _questions(recipe: Recipe, tokenizer: Tokenizer) -> list[tuple[str, list[int
     for number in range(min(DEFAULT_QUESTIONS, store.documents)):
         example = store.example(number)
         ids = example.ids[: int(example.train.argmax())].tolist()
-        questions.append((tokenizer.decode(ids), ids))
+        questions.append((_last_turn(ids, tokenizer), ids))
     return questions
+
+
+def _last_turn(prompt: list[int], tokenizer: Tokenizer) -> str:
+    """What a person reads as the question: the text of the turn before the answer."""
+    turns = tokenizer.decode(prompt).split(IM_START)
+    return turns[-2].partition("\n")[2].strip().removesuffix(IM_END) if len(turns) > 2 else turns[-1]
