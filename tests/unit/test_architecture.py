@@ -20,7 +20,7 @@ LEVELS: list[set[str]] = [
     {"engine", "pipeline"},
     {"train", "data", "weights", "backends", "plan", "host", "diagnose", "cluster"},
     {"text", "models", "facts", "recipe", "run_yaml"},
-    {"ui", "files", "memory"},
+    {"ui", "files", "json_file", "memory"},
 ]
 
 
