@@ -150,6 +150,15 @@ def test_too_little_space_is_said_before_anything_is_written(
     assert (fault.code, fault.exit_code) == ("merge.no_space", 3)
 
 
+def test_what_a_killed_merge_left_does_not_count_as_used_space(
+    tmp_path: Path, base: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left = tmp_path / "out.partial"
+    left.mkdir()
+    monkeypatch.setattr(files, "free_bytes", lambda path: 0 if left.exists() else 10**9)
+    assert merge(base, make_adapter(tmp_path / "a"), tmp_path / "out") is None
+
+
 def test_float16_saturates_and_names_the_tensor(tmp_path: Path) -> None:
     base = tiny_model(tmp_path / "base", dtype="float16")
     set_weight(base, f"{Q}.weight", -60000, "float16")
