@@ -31,7 +31,7 @@ def encoding_guess(raw: bytes) -> str:
     """The likely encoding of bytes that are no UTF-8, by the name iconv knows; "?" when unsure."""
     if raw.startswith(UTF16):
         return "UTF-16"
-    for name in ("gb18030", "big5"):
+    for name in ("gbk", "gb18030", "big5"):
         try:
             codecs.getincrementaldecoder(name)().decode(raw, final=False)
         except UnicodeDecodeError:

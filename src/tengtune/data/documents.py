@@ -46,7 +46,7 @@ class Documents:
         """Where the tokens of these documents lie, int64, one document after the other."""
         lengths = self.lengths[documents]
         ends = np.cumsum(lengths)
-        offset = np.repeat(self.starts[documents] - (ends - lengths), lengths)
+        offset: Int64 = np.repeat(self.starts[documents] + lengths - ends, lengths)
         index: Int64 = offset + np.arange(len(offset), dtype=np.int64)
         return index
 

@@ -144,8 +144,9 @@ class _Text:
             return False
         self._drop()
         raw = self.stream.read(max(CHUNK, len(self.text)))
-        self.advance(len(raw))
         self.ended = not raw
+        if raw:
+            self.advance(len(raw))
         self.text += self._decode(raw)
         return not self.ended
 

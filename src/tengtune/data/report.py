@@ -69,8 +69,10 @@ class Report:
 
     def _line(self, code: str, count: int) -> str:
         first = self._first[code]
-        places = ", ".join(fault.where for fault in first) + (", ..." if count > len(first) else "")
-        return language.say("data.reason_line", count=count, reason=first[0].reason(), places=places)
+        also = [fault.where for fault in first[1:]] + (["..."] if count > len(first) else [])
+        more = language.say("data.also", places=", ".join(also)) if also else ""
+        reason = f"{first[0].where}: {first[0].reason()}{more}"
+        return language.say("data.reason_line", count=count, name=code, reason=reason)
 
 
 def figures_of(store: Store | None) -> dict[str, Any] | None:

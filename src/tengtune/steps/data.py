@@ -66,9 +66,9 @@ def run(recipe: Recipe, console: Console) -> Result:
             report = Report(log)
             _fill(pool, reader, report, render, data.seq_len, console)
         documents = pool.documents()
-        report.show(console)
         if not len(documents):
             raise _nothing_left(recipe, reader, report)
+        report.show(console)
         stores = _write(folder, documents, recipe, About(tokenizer.fingerprint, data.policy, data.seq_len))
     lengths = report.percentiles()
     if reader.unused:

@@ -89,7 +89,7 @@ def _questions(recipe: Recipe, tokenizer: Tokenizer) -> list[tuple[str, list[int
     questions = []
     for number in range(min(DEFAULT_QUESTIONS, store.documents)):
         example = store.example(number)
-        ids = example.ids[: int(example.train.argmax())].tolist()
+        ids = chatml.first_prompt(example, tokenizer)
         questions.append((_last_turn(ids, tokenizer), ids))
     return questions
 

@@ -14,8 +14,7 @@ Label policies:
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from itertools import chain
+from itertools import accumulate, chain, pairwise
 
 import numpy as np
 
@@ -28,12 +27,8 @@ SYSTEM = "You are a helpful assistant."
 ROLES = ("system", "user", "assistant")
 
 
-@dataclass(frozen=True)
-class _Piece:
-    """A part of a rendered conversation: a text still to be encoded, or ids; trained or not."""
-
-    content: str | tuple[int, ...]
-    train: bool = False
+_Piece = tuple[str | tuple[int, ...], bool]
+"""A part of a rendered conversation: a text still to be encoded, or ids; and whether it is trained."""
 
 
 def default_system(given: str | None, policy: LabelPolicy, family: Family) -> str:
@@ -59,25 +54,38 @@ def render_many(
     conversations: Sequence[Conversation], tokenizer: Tokenizer, policy: LabelPolicy, system: str = SYSTEM
 ) -> list[Example]:
     """`render` for many at once: one call of the tokenizer for all their texts."""
-    pieces_of = _Writer(tokenizer, policy).pieces
-    pieces = [list(pieces_of(with_system(c.messages, system))) for c in conversations]
-    texts = [p.content for p in chain.from_iterable(pieces) if isinstance(p.content, str)]
+    writer = _Writer(tokenizer, policy)
+    pieces = [list(writer.pieces(with_system(c.messages, system))) for c in conversations]
+    flat = list(chain.from_iterable(pieces))
+    texts = [content for content, _ in flat if isinstance(content, str)]
     encoded = iter(tokenizer.encode_batch(texts, control=policy == "qwen"))
-    examples = []
-    for conversation, parts in zip(conversations, pieces, strict=True):
-        ids = [next(encoded) if isinstance(p.content, str) else p.content for p in parts]
-        flat = np.fromiter(chain.from_iterable(ids), np.int32)
-        train = np.repeat([p.train for p in parts], [len(i) for i in ids]).astype(np.bool_)
-        examples.append(Example(flat, train, conversation.source))
-    return examples
+    parts = [next(encoded) if isinstance(content, str) else content for content, _ in flat]
+    sizes = np.fromiter(map(len, parts), np.int64, len(parts))
+    ids = np.fromiter(chain.from_iterable(parts), np.int32, int(sizes.sum()))
+    train = np.repeat(np.fromiter((trained for _, trained in flat), np.bool_, len(flat)), sizes)
+    part_bounds = list(accumulate(map(len, pieces), initial=0))
+    bounds = np.concatenate(([0], np.cumsum(sizes)))[part_bounds].tolist()
+    spans = zip(pairwise(bounds), conversations, strict=True)
+    return [Example(ids[start:end], train[start:end], c.source) for (start, end), c in spans]
 
 
 def prompt(messages: Sequence[Message], tokenizer: Tokenizer, system: str = SYSTEM) -> list[int]:
     """The ids a model answers to: the turns, then `<|im_start|>assistant\\n`. All text is plain text."""
     writer = _Writer(tokenizer, "assistant")
-    pieces = [*writer.pieces(with_system(messages, system)), _Piece(writer.answer_head)]
-    ids = (tokenizer.encode(p.content) if isinstance(p.content, str) else p.content for p in pieces)
-    return list(chain.from_iterable(ids))
+    pieces = [*writer.pieces(with_system(messages, system)), (writer.answer_head, False)]
+    parts = (tokenizer.encode(content) if isinstance(content, str) else content for content, _ in pieces)
+    return list(chain.from_iterable(parts))
+
+
+def first_prompt(example: Example, tokenizer: Tokenizer) -> list[int]:
+    """The part of a rendered conversation that its first answer answers to; all of it without an answer."""
+    head = np.array(_Writer(tokenizer, "assistant").answer_head, np.int32)
+    found = np.zeros(0, np.int64)
+    if len(example.ids) >= len(head):
+        windows = np.lib.stride_tricks.sliding_window_view(example.ids, len(head))
+        found = np.flatnonzero((windows == head).all(axis=1))
+    ids: list[int] = example.ids[: found[0] + len(head) if len(found) else None].tolist()
+    return ids
 
 
 def with_system(messages: Sequence[Message], system: str) -> Sequence[Message]:
@@ -107,22 +115,22 @@ class _Writer:
     def _assistant(self, message: Message) -> Iterator[_Piece]:
         if message.role == "assistant":
             train = message.train is not False
-            yield _Piece(self.answer_head)
-            yield _Piece(message.content, train)
-            yield _Piece(self.end, train)
+            yield self.answer_head, False
+            yield message.content, train
+            yield self.end, train
         else:
-            yield _Piece(self.start)
+            yield self.start, False
             # Role and text are encoded as one text, as a chat template's output is: a text that begins
             # with a line break merges with the one after the role.
-            yield _Piece(f"{message.role}\n{message.content}")
-            yield _Piece(self.end)
-        yield _Piece(self.newline)
+            yield f"{message.role}\n{message.content}", False
+            yield self.end, False
+        yield self.newline, False
 
     def _qwen(self, message: Message) -> Iterator[_Piece]:
-        yield _Piece(self.start, True)
-        yield _Piece(self.roles[message.role] + self.newline)
-        yield _Piece(message.content, message.role == "assistant" and message.train is not False)
-        yield _Piece(self.end + self.newline, True)
+        yield self.start, True
+        yield self.roles[message.role] + self.newline, False
+        yield message.content, message.role == "assistant" and message.train is not False
+        yield self.end + self.newline, True
 
 
 def without_leading_answer(messages: Sequence[Message]) -> Sequence[Message]:

@@ -1,0 +1,92 @@
+"""`tengtune data RUN` makes the rows of tokens; `tengtune data show [RUN] N` shows one document's mask."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import click
+
+from tengtune import engine
+from tengtune import recipe as recipes
+from tengtune.cli.options import make_console, step_options
+from tengtune.recipe import Recipe
+from tengtune.ui import language
+from tengtune.ui.console import Console
+from tengtune.ui.problems import Problem
+
+
+class _DataGroup(click.Group):
+    """A group whose first sub-command may be left out: `data run.yaml` is `data make run.yaml`."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if not args or args[0] not in (*self.commands, *ctx.help_option_names):
+            args = ["make", *args]
+        return super().parse_args(ctx, args)
+
+
+@click.group("data", cls=_DataGroup)
+def command() -> None:
+    """把数据文件变成训练行 / Data files to packed rows of tokens.
+
+    \b
+    tengtune data [make] [RUN]
+    tengtune data show [RUN] N
+    """
+
+
+@command.command("make")
+@step_options
+def make(recipe: Recipe, console: Console, force: bool) -> None:
+    """生成训练行（默认）/ Make the rows of tokens (the default)."""
+    figures = engine.run_needed("data", recipe, console, force)
+    console.result(str(recipe.folder / "data"), **figures)
+
+
+@command.command("show")
+@click.argument("arguments", nargs=-1, required=True, metavar="[RUN] N")
+@click.option("--heldout", is_flag=True, help="看留出集 / the held-out part")
+@click.option("--no-color", is_flag=True, help="用符号代替颜色 / marks in place of colours")
+@click.option("--json", "as_json", is_flag=True, help="JSON 行 / JSON lines")
+def show(arguments: tuple[str, ...], heldout: bool, no_color: bool, as_json: bool) -> None:
+    """显示第 N 个文档，标出参与训练的部分 / Show document N and what of it is trained."""
+    from tengtune.data.store import open_store
+    from tengtune.text.tokenizer import open_tokenizer
+    from tengtune.text.view import legend, mask_view
+
+    run, number = _run_and_number(arguments)
+    chosen, part = recipes.load(run), "heldout" if heldout else "train"
+    folder = chosen.folder / "data" / part
+    if not folder.exists():
+        raise Problem("view.no_store", where=folder, part=part, run=run)
+    store = open_store(folder)
+    tokenizer = open_tokenizer(chosen.model_folder)
+    if store.about.tokenizer != tokenizer.fingerprint:
+        raise Problem("view.other_tokenizer", where=tokenizer.file, run=run)
+    if not number < store.documents:
+        last = store.documents - 1
+        raise Problem("view.no_document", where=folder, number=number, documents=store.documents, last=last)
+    example = store.example(number)
+    colour = not no_color and sys.stdout.isatty() and "NO_COLOR" not in os.environ
+    title = language.say(
+        "view.title",
+        number=number,
+        documents=store.documents,
+        part=language.say(f"data.{part}"),
+        source=example.source,
+    )
+    make_console(False, as_json).result(
+        f"{title}\n{legend(example, colour)}\n\n{mask_view(example, tokenizer, colour)}",
+        source=example.source,
+        ids=example.ids.tolist(),
+        trained=example.train.tolist(),
+    )
+
+
+def _run_and_number(arguments: tuple[str, ...]) -> tuple[Path, int]:
+    """[RUN] N; the run file is run.yaml when left out."""
+    *run, number = arguments
+    if len(run) > 1 or not number.isascii() or not number.isdecimal():
+        raise click.UsageError("[RUN] N", click.get_current_context())
+    return Path(*run) if run else Path("run.yaml"), int(number)
