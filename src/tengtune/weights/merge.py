@@ -89,9 +89,8 @@ def write_merge(
     are finite. Raises Problem: no space (before anything is written), NaN or infinite values.
     """
     _refuse_input(out, merge.base, merge.folder)
-    files.remove(
-        out.with_name(out.name + files.PARTIAL)
-    )  # a killed merge's leavings, before space is counted
+    # What a killed merge left would count as used space.
+    files.remove(out.with_name(out.name + files.PARTIAL))
     need = merge.nbytes + sum(path.stat().st_size for path in _companions(merge.base)) + 2**20
     free = files.free_bytes(out)
     if need > free:
