@@ -1,0 +1,55 @@
+"""Attention inside documents, and rotary positions, as graph functions of plain operators.
+
+Legend: B rows, S tokens per row, H query heads, G key-value heads, D head size.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from mindspore import Tensor, ops
+
+# Not ops.matmul: on a CPU the gradient of its general form takes several times as long.
+_product, _product_of_transposed = ops.BatchMatMul(), ops.BatchMatMul(transpose_b=True)
+
+
+def attention(q: Tensor, k: Tensor, v: Tensor, segment: Tensor) -> Tensor:
+    """Causal attention that never leaves a document: q [B,S,H,D], k and v [B,S,G,D], segment [B,S]
+    -> [B,S,H*D]. Padding (segment 0) sees padding only, so that no row of scores is empty."""
+    rows, length, heads, size = q.shape
+    groups = k.shape[2]
+    # The H/G queries that share a key head stand one below the other: keys are never repeated.
+    shared = (rows, groups, heads // groups * length, -1)
+    q = (q * (1.0 / math.sqrt(size))).transpose(0, 2, 1, 3).reshape(shared)
+    scores = _product_of_transposed(q, k.transpose(0, 2, 1, 3))
+    scores = scores.reshape((rows, groups, heads // groups, length, length)) + _mask(segment)
+    mixed = _product(ops.softmax(scores, -1).reshape(shared), v.transpose(0, 2, 1, 3))
+    return mixed.reshape((rows, heads, length, size)).transpose(0, 2, 1, 3).reshape((rows, length, -1))
+
+
+def _mask(segment: Tensor) -> Tensor:
+    """[B,1,1,S,S]: 0 where a query (next to last axis) may look, -inf elsewhere."""
+    place = ops.arange(segment.shape[1])
+    earlier = place.expand_dims(1) >= place.expand_dims(0)
+    same = segment.expand_dims(2) == segment.expand_dims(1)
+    allowed = ops.logical_and(earlier, same)
+    return ops.select(allowed, 0.0, -np.inf).expand_dims(1).expand_dims(1)
+
+
+def rotary_frequencies(size: int, theta: float) -> Tensor:
+    """Radians that pair i of a head of `size` D turns per token, theta^(-2i/D): float32 [D/2]."""
+    return Tensor((theta ** -(np.arange(0, size, 2) / size)).astype(np.float32))
+
+
+def rotary_angles(positions: Tensor, frequencies: Tensor) -> tuple[Tensor, Tensor]:
+    """Cosines and sines at the positions [B,S], each [B,S,1,D/2]."""
+    angles = positions.astype(frequencies.dtype).expand_dims(2).expand_dims(3) * frequencies
+    return ops.cos(angles), ops.sin(angles)
+
+
+def rotate(heads: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
+    """Turn heads [B,S,*,D] by their positions; dimension i is paired with i + D/2."""
+    half = heads.shape[-1] // 2
+    first, second = heads[..., :half], heads[..., half:]
+    return ops.cat((first * cosine - second * sine, second * cosine + first * sine), -1)

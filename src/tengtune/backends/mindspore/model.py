@@ -1,0 +1,194 @@
+"""The Qwen decoder as graph functions over flat weights: embedding, block, and their gradients.
+
+The functions made here are compiled once and serve every layer and step. A group of tensors (one block,
+one adapter) is one vector that enters a graph as a Tensor and is cut into its tensors inside; keeping
+1/N of it per rank means cutting the vector and gathering it before the call.
+
+Legend: B rows, S tokens per row, h hidden, V vocabulary, D head size.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from mindspore import Tensor, ops
+
+from tengtune.backends.base import Source
+from tengtune.backends.mindspore.attention import attention, rotary_angles, rotary_frequencies, rotate
+from tengtune.models.spec import ModelSpec
+
+Function = Callable[..., Any]
+Floats = npt.NDArray[np.float32]
+
+EMBEDDING, NORM, HEAD = "model.embed_tokens", "model.norm", "lm_head"
+
+gradient = ops.GradOperation(get_all=True, sens_param=True)
+"""gradient(f)(*inputs, sens): the gradients of all inputs of f, computed anew from the inputs."""
+
+
+@dataclass(frozen=True, eq=False)
+class Layout:
+    """The tensors of a group in one vector: name inside the group -> shape, in the vector's order.
+
+    A group of one tensor keeps that tensor's shape: reshaping an embedding would copy it at every call.
+    """
+
+    shapes: Mapping[str, tuple[int, ...]]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The vector's shape."""
+        shapes = list(self.shapes.values())
+        return shapes[0] if len(shapes) == 1 else (sum(map(math.prod, shapes)),)
+
+    def views(self, vector: Floats) -> Iterator[tuple[str, Floats]]:
+        """Name and view of every tensor in a vector."""
+        flat, start = vector.reshape(-1), 0
+        for name, shape in self.shapes.items():
+            stop = start + math.prod(shape)
+            yield name, flat[start:stop].reshape(shape)
+            start = stop
+
+    def read(self, source: Source, prefix: str) -> Floats:
+        """The vector of the tensors `<prefix>.<name>` of `source`, in float32."""
+        vector = np.empty(self.shape, np.float32)
+        for name, view in self.views(vector):
+            view[...] = source[f"{prefix}.{name}"]
+        return vector
+
+    def decays(self) -> Floats:
+        """1 where weight decay applies, 0 on biases and norms; [1] where all tensors are alike in that."""
+        wanted = [len(shape) > 1 for shape in self.shapes.values()]
+        if len(set(wanted)) == 1:
+            return np.array(wanted[:1], np.float32)
+        vector = np.empty(self.shape, np.float32)
+        for (_, view), decay in zip(self.views(vector), wanted, strict=True):
+            view[...] = decay
+        return vector
+
+    def unpacker(self) -> Function:
+        """The graph function vector -> tuple of its tensors."""
+        shapes = list(self.shapes.values())
+        stops = np.cumsum([math.prod(shape) for shape in shapes]).tolist()
+        starts = [0, *stops[:-1]]
+
+        def unpack(vector: Tensor) -> tuple[Tensor, ...]:
+            return tuple([vector[starts[i] : stops[i]].reshape(shapes[i]) for i in range(len(shapes))])
+
+        return unpack
+
+
+def groups(spec: ModelSpec) -> dict[str, Layout]:
+    """The model's tensors by group; a group's name is the common prefix of its tensors' names."""
+    block = Layout(spec.block_tensors())
+    layouts = {EMBEDDING: Layout({"weight": (spec.vocab, spec.hidden)})}
+    layouts |= {layer(number): block for number in range(spec.layers)}
+    layouts[NORM] = Layout({"weight": (spec.hidden,)})
+    if not spec.tie:
+        layouts[HEAD] = Layout({"weight": (spec.vocab, spec.hidden)})
+    return layouts
+
+
+def layer(number: int) -> str:
+    """The group of one block."""
+    return f"model.layers.{number}"
+
+
+def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """Root-mean-square norm over the last axis."""
+    return x * ops.rsqrt(ops.square(x).mean(-1, True) + eps) * weight
+
+
+def embedding(spec: ModelSpec) -> tuple[Function, Function]:
+    """Forward (ids, positions, table) -> hidden [B,S,h], cosine, sine [B,S,1,D/2]; and backward
+    (ids, d_hidden, total [V,h]) -> total with the table's gradient added."""
+    frequencies = rotary_frequencies(spec.head_dim, spec.rope_theta)
+
+    def embed(ids: Tensor, positions: Tensor, table: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        cosine, sine = rotary_angles(positions, frequencies)
+        return ops.gather(table, ids, 0), cosine, sine
+
+    def embed_backward(ids: Tensor, d_hidden: Tensor, total: Tensor) -> Tensor:
+        return ops.tensor_scatter_add(total, ids.expand_dims(-1), d_hidden)
+
+    return embed, embed_backward
+
+
+def block(spec: ModelSpec, layouts: Sequence[Layout], scaling: float) -> tuple[Function, Function]:
+    """Forward and backward of a block whose weights are the vectors of `layouts`, the last of them trained.
+
+    Forward (hidden [B,S,h], cosine, sine, segment [B,S], *vectors) -> hidden. Backward (hidden, cosine,
+    sine, segment, d_out, total, *vectors) -> (d_hidden, total with the trained vector's gradient added);
+    it takes the forward's input and computes the rest again, so that a step keeps B x S x h per layer.
+    The vectors are arguments of their own: Tensors inside a tuple would be taken for constants.
+    """
+    apply = _block(spec, [name for layout in layouts for name in layout.shapes], scaling)
+    unpack = [layout.unpacker() for layout in layouts]
+
+    def unpack_all(vectors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        tensors = ()
+        for i in range(len(vectors)):
+            tensors = tensors + unpack[i](vectors[i])
+        return tensors
+
+    def forward(hidden: Tensor, cosine: Tensor, sine: Tensor, segment: Tensor, *vectors: Tensor) -> Tensor:
+        return apply(hidden, cosine, sine, segment, unpack_all(vectors))
+
+    def backward(
+        hidden: Tensor,
+        cosine: Tensor,
+        sine: Tensor,
+        segment: Tensor,
+        d_out: Tensor,
+        total: Tensor,
+        *vectors: Tensor,
+    ) -> tuple[Tensor, Tensor]:
+        frozen = unpack_all(vectors[:-1])
+
+        def of_trained(hidden: Tensor, trained: tuple[Tensor, ...]) -> Tensor:
+            return apply(hidden, cosine, sine, segment, frozen + trained)
+
+        d_hidden, d_trained = gradient(of_trained)(hidden, unpack[-1](vectors[-1]), d_out)
+        return d_hidden, total + ops.cat([part.reshape(-1) for part in d_trained])
+
+    return forward, backward
+
+
+def _block(spec: ModelSpec, names: Sequence[str], scaling: float) -> Function:
+    """The block (hidden, cosine, sine, segment, tensors in the order of `names`) -> hidden."""
+    at = {name: i for i, name in enumerate(names)}
+    size, eps, qk_norm = spec.head_dim, spec.rms_eps, spec.qk_norm
+
+    def linear(x: Tensor, tensors: tuple[Tensor, ...], name: str) -> Tensor:
+        bias = tensors[at[f"{name}.bias"]] if f"{name}.bias" in at else None
+        y = ops.dense(x, tensors[at[f"{name}.weight"]], bias)
+        if f"{name}.lora_A.weight" in at:
+            a, b = tensors[at[f"{name}.lora_A.weight"]], tensors[at[f"{name}.lora_B.weight"]]
+            y = y + ops.dense(ops.dense(x, a) * scaling, b)
+        return y
+
+    def heads(x: Tensor, tensors: tuple[Tensor, ...], name: str) -> Tensor:
+        y = linear(x, tensors, f"self_attn.{name}_proj")
+        y = y.reshape((x.shape[0], x.shape[1], -1, size))
+        if qk_norm and name != "v":
+            y = rms_norm(y, tensors[at[f"self_attn.{name}_norm.weight"]], eps)
+        return y
+
+    def apply(
+        hidden: Tensor, cosine: Tensor, sine: Tensor, segment: Tensor, tensors: tuple[Tensor, ...]
+    ) -> Tensor:
+        x = rms_norm(hidden, tensors[at["input_layernorm.weight"]], eps)
+        q = rotate(heads(x, tensors, "q"), cosine, sine)
+        k = rotate(heads(x, tensors, "k"), cosine, sine)
+        mixed = attention(q, k, heads(x, tensors, "v"), segment)
+        hidden = hidden + linear(mixed, tensors, "self_attn.o_proj")
+        x = rms_norm(hidden, tensors[at["post_attention_layernorm.weight"]], eps)
+        gate = ops.silu(linear(x, tensors, "mlp.gate_proj"))
+        return hidden + linear(gate * linear(x, tensors, "mlp.up_proj"), tensors, "mlp.down_proj")
+
+    return apply

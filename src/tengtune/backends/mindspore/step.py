@@ -1,0 +1,251 @@
+"""A training step as a Python loop over compiled graphs, and AdamW over whole vectors.
+
+The graphs: embedding, block and label rows, each forward and backward; a chunk of the loss; the optimizer.
+Their number depends on the shapes of the batches (one set for each label bucket K) and of the groups of
+weights, not on the number of layers, micro batches or steps. State is in Tensors that a step replaces.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from typing import SupportsFloat
+
+import mindspore
+import numpy as np
+from mindspore import Tensor, ops
+
+from tengtune.backends.base import Array, Sampling, Shard, ShardKind, Source, StepHandles
+from tengtune.backends.mindspore import device, loss, model
+from tengtune.backends.mindspore.device import compiled, scalar
+from tengtune.backends.mindspore.lora import adapter_layout, initial_adapter
+from tengtune.backends.mindspore.model import EMBEDDING, HEAD, NORM, Floats, Function, Layout, layer
+from tengtune.models.spec import ModelSpec
+from tengtune.recipe import Recipe, Train
+from tengtune.train.batch import Batch
+
+KINDS: tuple[ShardKind, ...] = ("param", "exp_avg", "exp_avg_sq")
+
+
+def build(spec: ModelSpec, source: Source, recipe: Recipe, trainable: bool = True) -> MindSporeBackend:
+    """The model of `spec` with the tensors of `source`; Problem for what this back end lacks."""
+    return MindSporeBackend(spec, source, recipe, trainable)
+
+
+class MindSporeBackend:
+    """`backends.base.Backend` on MindSpore, in float32. Blocks are always recomputed in backward, so that
+    the run file's `recompute` changes nothing here."""
+
+    dtype = device.DTYPE
+
+    def __init__(self, spec: ModelSpec, source: Source, recipe: Recipe, trainable: bool) -> None:
+        self.spec, self._recipe = spec, recipe
+        self.device = device.prepare(recipe)
+        self._head = EMBEDDING if spec.tie else HEAD
+        groups = model.groups(spec)
+        block = [groups[layer(0)]]  # the layouts of one block's vectors
+        # Group -> its vectors, of which the last is the one that is trained, if any is.
+        self._weights: dict[str, tuple[Tensor, ...]] = {
+            name: (_tensor(layout.read(source, name)),) for name, layout in groups.items()
+        }
+        self._trained: dict[str, Layout] = {}
+        if trainable and recipe.train.method == "full":
+            self._trained = groups
+        elif trainable:
+            block.append(adapter_layout(spec, recipe))
+            self._trained = {layer(number): block[-1] for number in range(spec.layers)}
+            for name, layout in self._trained.items():
+                self._weights[name] += (_tensor(initial_adapter(layout, name, recipe.seed)),)
+        self._moments = {name: (_zeros(layout), _zeros(layout)) for name, layout in self._trained.items()}
+        self._decays = {layout: _tensor(layout.decays()) for layout in set(self._trained.values())}
+        self._applied = scalar(0.0)
+        self._compile(block)
+
+    def _compile(self, block: Sequence[Layout]) -> None:
+        """Make the graphs; each is compiled when it is first called."""
+        spec, scaling = self.spec, self._recipe.lora.alpha / self._recipe.lora.rank
+        self._embed, self._embed_backward = map(compiled, model.embedding(spec))
+        self._block, self._block_backward = map(compiled, model.block(spec, block, scaling))
+        self._rows, self._rows_backward = map(compiled, loss.label_rows(spec.rms_eps))
+        self._chunk_loss = compiled(loss.chunk_loss)
+        self._chunk_gradient = compiled(loss.chunk_gradient)
+        self._chunk_gradient_head = compiled(loss.chunk_gradient_head)
+        self._add_square, self._plan, self._update = map(compiled, adamw(self._recipe.train))
+
+    def train_step(
+        self, micro_batches: Sequence[Batch], trained_tokens: int, lr: float, scale: float
+    ) -> StepHandles:
+        """See `Backend.train_step`. A gradient whose square overflows float32 counts as not finite."""
+        weight, unscale, loss_sum = scalar(scale / trained_tokens), scalar(1.0 / scale), scalar(0.0)
+        zeros = {layout: _zeros(layout) for layout in self._decays}
+        totals = {name: zeros[layout] for name, layout in self._trained.items()}
+        del zeros  # from here on a total that was replaced is freed
+        for batch in micro_batches:
+            loss_sum = self._accumulate(batch, weight, loss_sum, totals)
+        square = scalar(0.0)
+        for total in totals.values():
+            square = self._add_square(square, total)
+        norm, finite, self._applied, *numbers = self._plan(square, self._applied, scalar(lr), unscale)
+        for name, layout in self._trained.items():
+            vector, first, second = self._update(
+                self._weights[name][-1],
+                *self._moments[name],
+                totals.pop(name),
+                self._decays[layout],
+                finite,
+                *numbers,
+            )
+            self._weights[name] = (*self._weights[name][:-1], vector)
+            self._moments[name] = (first, second)
+        return StepHandles(loss_sum, norm, finite)
+
+    def _accumulate(
+        self, batch: Batch, weight: Tensor, loss_sum: Tensor, totals: dict[str, Tensor]
+    ) -> Tensor:
+        """Forward and backward of a micro batch: adds its gradients to `totals`; loss_sum with its loss."""
+        labels = loss.chunks(batch, self.spec.vocab)
+        ids, hidden, context = self._start(batch)
+        inputs = []
+        for number in range(self.spec.layers):
+            inputs.append(hidden)
+            hidden = self._block(hidden, *context, *self._weights[layer(number)])
+        norm, head, d_rows = self._weights[NORM][0], self._weights[self._head][0], []
+        for rows, label in zip(self._rows(hidden, norm, labels.place), labels.label, strict=True):
+            if self._head in totals:
+                loss_sum, d_chunk, totals[self._head] = self._chunk_gradient_head(
+                    rows, label, head, weight, loss_sum, totals[self._head]
+                )
+            else:
+                loss_sum, d_chunk = self._chunk_gradient(rows, label, head, weight, loss_sum)
+            d_rows.append(d_chunk)
+        d_hidden, d_norm = self._rows_backward(hidden, norm, labels.place, *d_rows)
+        if NORM in totals:
+            totals[NORM] = totals[NORM] + d_norm
+        for number in reversed(range(self.spec.layers)):
+            name = layer(number)
+            d_hidden, totals[name] = self._block_backward(
+                inputs.pop(), *context, d_hidden, totals[name], *self._weights[name]
+            )
+        if EMBEDDING in totals:
+            totals[EMBEDDING] = self._embed_backward(ids, d_hidden, totals[EMBEDDING])
+        return loss_sum
+
+    def _start(self, batch: Batch) -> tuple[Tensor, Tensor, tuple[Tensor, Tensor, Tensor]]:
+        """The ids, their embedding, and what every block needs: cosine, sine, segment."""
+        ids = Tensor(batch.ids)
+        hidden, cosine, sine = self._embed(ids, Tensor(batch.positions), self._weights[EMBEDDING][0])
+        return ids, hidden, (cosine, sine, Tensor(batch.segment))
+
+    def eval_step(self, batch: Batch) -> SupportsFloat:
+        """See `Backend.eval_step`."""
+        labels, loss_sum = loss.chunks(batch, self.spec.vocab), scalar(0.0)
+        _, hidden, context = self._start(batch)
+        for number in range(self.spec.layers):
+            hidden = self._block(hidden, *context, *self._weights[layer(number)])
+        rows = self._rows(hidden, self._weights[NORM][0], labels.place)
+        for each, label in zip(rows, labels.label, strict=True):
+            loss_sum = self._chunk_loss(each, label, self._weights[self._head][0], loss_sum)
+        return loss_sum  # type: ignore[no-any-return]
+
+    def named_shards(self) -> Iterator[Shard]:
+        """See `Backend.named_shards`; the arrays are views and must not be written to."""
+        for group, layout in self._trained.items():
+            vectors = (self._weights[group][-1], *self._moments[group])
+            for kind, vector in zip(KINDS, vectors, strict=True):
+                for name, view in layout.views(vector.asnumpy()):
+                    yield Shard(f"{group}.{name}", kind, view)
+
+    def load_shards(self, shards: Iterable[Shard], step: int) -> None:
+        """See `Backend.load_shards`. All shards are needed; ValueError where some are missing or unknown."""
+        home = {f"{group}.{name}": group for group, layout in self._trained.items() for name in layout.shapes}
+        waiting: dict[tuple[str, ShardKind], dict[str, Array]] = {}
+        done = 0
+        for shard in shards:
+            if shard.name not in home:
+                raise ValueError(f"not trained here: {shard.name}")
+            group = home[shard.name]
+            found = waiting.setdefault((group, shard.kind), {})
+            found[shard.name] = shard.array
+            layout = self._trained[group]
+            if len(found) == len(layout.shapes):
+                self._take(group, shard.kind, _tensor(layout.read(waiting.pop((group, shard.kind)), group)))
+                done += 1
+        if waiting or done != len(KINDS) * len(self._trained):
+            raise ValueError("the state of some trained tensors is missing")
+        self._applied = scalar(step)
+
+    def _take(self, group: str, kind: ShardKind, vector: Tensor) -> None:
+        first, second = self._moments[group]
+        if kind == "param":
+            self._weights[group] = (*self._weights[group][:-1], vector)
+        else:
+            self._moments[group] = (vector, second) if kind == "exp_avg" else (first, vector)
+
+    def generate(
+        self,
+        prompt: Sequence[int],
+        max_new_tokens: int,
+        stop_ids: Iterable[int],
+        sampling: Sampling = Sampling(),  # noqa: B008
+    ) -> Iterator[int]:
+        """Not there yet: Problem."""
+        raise device.not_there("predict", self._recipe)
+
+
+def adamw(train: Train) -> tuple[Function, Function, Function]:
+    """AdamW as torch computes it, over gradients of a scaled loss that are clipped to a global norm.
+
+    add_square (square, total) -> square plus the squares of a group's gradient, still scaled.
+    plan (square, applied, lr, unscale) -> norm, finite (1 or 0), applied (steps so far), and the numbers
+    of update: gradient factor, step size, root of the second bias correction, decay of this step.
+    update (param, exp_avg, exp_avg_sq, total, decays, finite, *numbers) -> the first three anew; bit for
+    bit the old ones where finite is 0.
+    """
+    beta1, beta2, eps, clip, decay = train.beta1, train.beta2, train.eps, train.clip_norm, train.weight_decay
+    # 1 - beta^t by expm1: in float32 the plain difference would lose digits at the first steps.
+    log1, log2 = (math.log(beta) if beta else -math.inf for beta in (beta1, beta2))
+
+    # On a CPU, `/` and a select that broadcasts its condition take 4 and 6 vectors of scratch; these none.
+    divide, choose = ops.RealDiv(), ops.Select()
+
+    def add_square(square: Tensor, total: Tensor) -> Tensor:
+        return square + ops.square(total).sum()
+
+    def plan(square: Tensor, applied: Tensor, lr: Tensor, unscale: Tensor) -> tuple[Tensor, ...]:
+        norm = ops.sqrt(square) * unscale
+        finite = ops.isfinite(norm).astype(norm.dtype)
+        applied = applied + finite
+        factor = unscale * ops.minimum(clip / (norm + 1e-6), 1.0) if clip > 0 else unscale
+        root = ops.sqrt(-ops.expm1(applied * log2))
+        return norm, finite, applied, factor, lr / -ops.expm1(applied * log1), root, lr * decay
+
+    def update(
+        param: Tensor,
+        exp_avg: Tensor,
+        exp_avg_sq: Tensor,
+        total: Tensor,
+        decays: Tensor,
+        finite: Tensor,
+        factor: Tensor,
+        step_size: Tensor,
+        root: Tensor,
+        shrink: Tensor,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        gradient = total * factor
+        first = exp_avg + (gradient - exp_avg) * (1 - beta1)
+        second = exp_avg_sq * beta2 + ops.square(gradient) * (1 - beta2)
+        denominator = ops.sqrt(second) * (1 / root) + eps
+        moved = param * (1 - shrink * decays) - divide(step_size * first, denominator)
+        apply = ops.broadcast_to(finite > 0, param.shape)
+        return choose(apply, moved, param), choose(apply, first, exp_avg), choose(apply, second, exp_avg_sq)
+
+    return add_square, plan, update
+
+
+def _tensor(vector: Floats) -> Tensor:
+    """A vector as a Tensor that shares its memory."""
+    return mindspore.from_numpy(vector)
+
+
+def _zeros(layout: Layout) -> Tensor:
+    return _tensor(np.zeros(layout.shape, np.float32))
