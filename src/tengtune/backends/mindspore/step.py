@@ -1,4 +1,4 @@
-"""A training step as a Python loop over compiled graphs, and AdamW over whole vectors.
+"""A training step as a Python loop over compiled graphs.
 
 The graphs: embedding, block and label rows, each forward and backward; a chunk of the loss; the optimizer.
 Their number depends on the shapes of the batches (one set for each label bucket K) and of the groups of
@@ -7,22 +7,23 @@ weights, not on the number of layers, micro batches or steps. State is in Tensor
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator, Sequence
 from typing import SupportsFloat
 
 import mindspore
 import numpy as np
-from mindspore import Tensor, ops
+from mindspore import Tensor
 
 from tengtune.backends.base import Array, Sampling, Shard, ShardKind, Source, StepHandles
 from tengtune.backends.mindspore import device, loss, model
 from tengtune.backends.mindspore.device import compiled, scalar
 from tengtune.backends.mindspore.lora import adapter_layout, initial_adapter
-from tengtune.backends.mindspore.model import EMBEDDING, HEAD, NORM, Floats, Function, Layout, layer
+from tengtune.backends.mindspore.model import EMBEDDING, HEAD, NORM, Floats, Layout, layer
+from tengtune.backends.mindspore.optimizer import adamw
 from tengtune.models.spec import ModelSpec
-from tengtune.recipe import Recipe, Train
+from tengtune.recipe import Recipe
 from tengtune.train.batch import Batch
+from tengtune.ui.problems import Problem
 
 KINDS: tuple[ShardKind, ...] = ("param", "exp_avg", "exp_avg_sq")
 
@@ -56,7 +57,9 @@ class MindSporeBackend:
             self._trained = {layer(number): block[-1] for number in range(spec.layers)}
             for name, layout in self._trained.items():
                 self._weights[name] += (_tensor(initial_adapter(layout, name, recipe.seed)),)
-        self._moments = {name: (_zeros(layout), _zeros(layout)) for name, layout in self._trained.items()}
+        self._moments: dict[str, dict[ShardKind, Tensor]] = {
+            name: {kind: _zeros(layout) for kind in KINDS[1:]} for name, layout in self._trained.items()
+        }
         self._decays = {layout: _tensor(layout.decays()) for layout in set(self._trained.values())}
         self._applied = scalar(0.0)
         self._compile(block)
@@ -76,6 +79,7 @@ class MindSporeBackend:
         self, micro_batches: Sequence[Batch], trained_tokens: int, lr: float, scale: float
     ) -> StepHandles:
         """See `Backend.train_step`. A gradient whose square overflows float32 counts as not finite."""
+        assert self._trained, "built with trainable=False"
         weight, unscale, loss_sum = scalar(scale / trained_tokens), scalar(1.0 / scale), scalar(0.0)
         zeros = {layout: _zeros(layout) for layout in self._decays}
         totals = {name: zeros[layout] for name, layout in self._trained.items()}
@@ -87,16 +91,10 @@ class MindSporeBackend:
             square = self._add_square(square, total)
         norm, finite, self._applied, *numbers = self._plan(square, self._applied, scalar(lr), unscale)
         for name, layout in self._trained.items():
-            vector, first, second = self._update(
-                self._weights[name][-1],
-                *self._moments[name],
-                totals.pop(name),
-                self._decays[layout],
-                finite,
-                *numbers,
-            )
-            self._weights[name] = (*self._weights[name][:-1], vector)
-            self._moments[name] = (first, second)
+            state = (self._weights[name][-1], *self._moments[name].values(), totals.pop(name))
+            vectors = self._update(*state, self._decays[layout], finite, *numbers)
+            for kind, vector in zip(KINDS, vectors, strict=True):
+                self._replace(name, kind, vector)
         return StepHandles(loss_sum, norm, finite)
 
     def _accumulate(
@@ -148,38 +146,41 @@ class MindSporeBackend:
         return loss_sum  # type: ignore[no-any-return]
 
     def named_shards(self) -> Iterator[Shard]:
-        """See `Backend.named_shards`; the arrays are views and must not be written to."""
+        """See `Backend.named_shards`; the arrays are views of the state and must not be written to."""
         for group, layout in self._trained.items():
-            vectors = (self._weights[group][-1], *self._moments[group])
+            vectors = (self._weights[group][-1], *self._moments[group].values())
             for kind, vector in zip(KINDS, vectors, strict=True):
                 for name, view in layout.views(vector.asnumpy()):
                     yield Shard(f"{group}.{name}", kind, view)
 
     def load_shards(self, shards: Iterable[Shard], step: int) -> None:
-        """See `Backend.load_shards`. All shards are needed; ValueError where some are missing or unknown."""
+        """See `Backend.load_shards`; Problem if a tensor is missing, foreign or of another shape."""
         home = {f"{group}.{name}": group for group, layout in self._trained.items() for name in layout.shapes}
+        missing = {(name, kind) for name in home for kind in KINDS}
         waiting: dict[tuple[str, ShardKind], dict[str, Array]] = {}
-        done = 0
         for shard in shards:
-            if shard.name not in home:
-                raise ValueError(f"not trained here: {shard.name}")
-            group = home[shard.name]
-            found = waiting.setdefault((group, shard.kind), {})
-            found[shard.name] = shard.array
-            layout = self._trained[group]
-            if len(found) == len(layout.shapes):
-                self._take(group, shard.kind, _tensor(layout.read(waiting.pop((group, shard.kind)), group)))
-                done += 1
-        if waiting or done != len(KINDS) * len(self._trained):
-            raise ValueError("the state of some trained tensors is missing")
+            name, kind, group = shard.name, shard.kind, home.get(shard.name, "")
+            if (name, kind) not in missing or shard.array.shape != self._shape(group, name):
+                raise Problem("device.foreign_shard", where=f"{name} ({kind})")
+            missing.remove((name, kind))
+            arrays = waiting.setdefault((group, kind), {})
+            arrays[name] = shard.array
+            if len(arrays) == len(self._trained[group].shapes):
+                self._replace(group, kind, _tensor(self._trained[group].read(arrays, group)))
+                del waiting[group, kind]
+        if missing:
+            name, kind = min(missing)
+            raise Problem("device.missing_shard", where=f"{name} ({kind})", count=len(missing))
         self._applied = scalar(step)
 
-    def _take(self, group: str, kind: ShardKind, vector: Tensor) -> None:
-        first, second = self._moments[group]
+    def _shape(self, group: str, name: str) -> tuple[int, ...]:
+        return self._trained[group].shapes[name.removeprefix(f"{group}.")]
+
+    def _replace(self, group: str, kind: ShardKind, vector: Tensor) -> None:
         if kind == "param":
             self._weights[group] = (*self._weights[group][:-1], vector)
         else:
-            self._moments[group] = (vector, second) if kind == "exp_avg" else (first, vector)
+            self._moments[group][kind] = vector
 
     def generate(
         self,
@@ -190,56 +191,6 @@ class MindSporeBackend:
     ) -> Iterator[int]:
         """Not there yet: Problem."""
         raise device.not_there("predict", self._recipe)
-
-
-def adamw(train: Train) -> tuple[Function, Function, Function]:
-    """AdamW as torch computes it, over gradients of a scaled loss that are clipped to a global norm.
-
-    add_square (square, total) -> square plus the squares of a group's gradient, still scaled.
-    plan (square, applied, lr, unscale) -> norm, finite (1 or 0), applied (steps so far), and the numbers
-    of update: gradient factor, step size, root of the second bias correction, decay of this step.
-    update (param, exp_avg, exp_avg_sq, total, decays, finite, *numbers) -> the first three anew; bit for
-    bit the old ones where finite is 0.
-    """
-    beta1, beta2, eps, clip, decay = train.beta1, train.beta2, train.eps, train.clip_norm, train.weight_decay
-    # 1 - beta^t by expm1: in float32 the plain difference would lose digits at the first steps.
-    log1, log2 = (math.log(beta) if beta else -math.inf for beta in (beta1, beta2))
-
-    # On a CPU, `/` and a select that broadcasts its condition take 4 and 6 vectors of scratch; these none.
-    divide, choose = ops.RealDiv(), ops.Select()
-
-    def add_square(square: Tensor, total: Tensor) -> Tensor:
-        return square + ops.square(total).sum()
-
-    def plan(square: Tensor, applied: Tensor, lr: Tensor, unscale: Tensor) -> tuple[Tensor, ...]:
-        norm = ops.sqrt(square) * unscale
-        finite = ops.isfinite(norm).astype(norm.dtype)
-        applied = applied + finite
-        factor = unscale * ops.minimum(clip / (norm + 1e-6), 1.0) if clip > 0 else unscale
-        root = ops.sqrt(-ops.expm1(applied * log2))
-        return norm, finite, applied, factor, lr / -ops.expm1(applied * log1), root, lr * decay
-
-    def update(
-        param: Tensor,
-        exp_avg: Tensor,
-        exp_avg_sq: Tensor,
-        total: Tensor,
-        decays: Tensor,
-        finite: Tensor,
-        factor: Tensor,
-        step_size: Tensor,
-        root: Tensor,
-        shrink: Tensor,
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        gradient = total * factor
-        first = exp_avg + (gradient - exp_avg) * (1 - beta1)
-        second = exp_avg_sq * beta2 + ops.square(gradient) * (1 - beta2)
-        denominator = ops.sqrt(second) * (1 / root) + eps
-        moved = param * (1 - shrink * decays) - divide(step_size * first, denominator)
-        apply = ops.broadcast_to(finite > 0, param.shape)
-        return choose(apply, moved, param), choose(apply, first, exp_avg), choose(apply, second, exp_avg_sq)
-
-    return add_square, plan, update
 
 
 def _tensor(vector: Floats) -> Tensor:
