@@ -227,7 +227,8 @@ def _place(path: Path, lines: Lines, at: KeyPath) -> str:
 
 def _problem(error: ValidationError, path: Path, lines: Lines, values: dict[str, Any]) -> Problem:
     """The first fault pydantic found, as a screen."""
-    fault = error.errors()[0]
+    # A misspelt key is also a missing one: the spelling is what the user can see.
+    fault = min(error.errors(), key=lambda each: each["type"] != "extra_forbidden")
     at: KeyPath = tuple(fault["loc"])
     if isinstance(values.get("model"), str) and at[:1] == ("model",):
         at = ("model",)

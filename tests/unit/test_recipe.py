@@ -82,6 +82,7 @@ def test_quoted_numbers_stay_texts(tmp_path: Path) -> None:
         (SMALLEST + "model: b\n", "recipe.key_twice", 3, "model"),
         (SMALLEST + "name: a/b\n", "recipe.bad_value", 3, "name"),
         ("data: a.json\n", "recipe.missing", 1, "model"),
+        ("modle: /m\ndata: a.json\n", "recipe.unknown_key", 1, "model"),
         ("model:\n  dtype: auto\ndata: a.json\n", "recipe.missing", 1, "model.path"),
         (SMALLEST + "train: {micro_batch: 3}\n", "recipe.batch", 3, "6 or 9"),
         (SMALLEST + "x: !!python/object/apply:os.system [ls]\n", "recipe.tag", 3, "python"),

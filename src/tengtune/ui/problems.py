@@ -76,6 +76,7 @@ def from_os_error(error: OSError, path: object = None) -> Problem | None:
         errno.ENOTDIR: "io.not_found",
         errno.EISDIR: "io.is_folder",
         errno.EIO: "io.device_error",
+        errno.ENOMEM: "io.no_memory",
     }.get(error.errno or 0)
     if code is None:
         return None
