@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Sequence
+import secrets
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,22 +20,21 @@ class JsonTokenizer(Tokenizer):
     """A byte-level tokenizer.json.
 
     The library cannot be told to read *every* added token as plain text (`encode_special_tokens` leaves
-    `<think>` and `<tool_call>` as they are), so plain text goes through a copy without control tokens.
+    `<think>` and `<tool_call>` as they are), so plain text goes through a copy in which control tokens have
+    names nobody can type. (They cannot be left out: the library would number the others anew.)
     Padding and truncation that a file may carry are switched off in both.
     """
 
     def __init__(self, path: Path, raw: bytes) -> None:
         document = _document(path, raw)
-        added = document.get("added_tokens") or []
+        added = document["added_tokens"]
         self._added: dict[str, int] = {token["content"]: token["id"] for token in added}
         self._names = {number: text for text, number in self._added.items()}
         control = {token["content"]: token["id"] for token in added if _is_control(token)}
         self._whole = {**document, "truncation": None, "padding": None}
-        words = [token for token in added if token["content"] not in control]
-        self._plain = _build(path, {**self._whole, "added_tokens": words})
+        self._plain = _build(path, _renamed(self._whole, control))
         vocab_size = max([*document["model"]["vocab"].values(), *self._added.values()]) + 1
         super().__init__(path, raw, control, vocab_size)
-        self._refuse_leaks()
 
     @functools.cached_property
     def _control(self) -> tokenizers.Tokenizer:
@@ -63,12 +63,6 @@ class JsonTokenizer(Tokenizer):
             return known
         return self._plain.token_to_id("".join(_CHARACTER_OF[byte] for byte in token_text.encode("utf-8")))
 
-    def _refuse_leaks(self) -> None:
-        """Prove that no control token's own text gives a control id."""
-        for text, ids in zip(self.control, self.encode_batch(list(self.control)), strict=True):
-            if not self.control_text.keys().isdisjoint(ids):
-                raise Problem("tokenizer.leaks", where=self.file, token=text)
-
 
 def _is_control(token: dict[str, Any]) -> bool:
     """Special tokens, and markup such as `<think>`; words somebody added to the vocabulary stay words."""
@@ -82,9 +76,10 @@ def _document(path: Path, raw: bytes) -> dict[str, Any]:
         model, decoder = document["model"], document.get("decoder") or {}
         parts = decoder.get("decoders", [decoder])
         byte_level = model["type"] == "BPE" and any(part.get("type") == "ByteLevel" for part in parts)
-        ids = [*model["vocab"].values(), *(token["id"] for token in document.get("added_tokens") or [])]
+        added = document["added_tokens"]
+        ids = [*model["vocab"].values(), *(token["id"] for token in added)]
         sound = bool(ids) and all(type(number) is int and number >= 0 for number in ids)
-        sound = sound and all(isinstance(t["content"], str) for t in document.get("added_tokens") or [])
+        sound = sound and all(isinstance(token["content"], str) for token in added)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise Problem("tokenizer.broken", where=path, reason=f"{type(error).__name__}: {error}") from error
     if not byte_level:
@@ -95,13 +90,28 @@ def _document(path: Path, raw: bytes) -> dict[str, Any]:
     return whole
 
 
+def _renamed(document: dict[str, Any], control: Mapping[str, int]) -> dict[str, Any]:
+    """The document with each control token under a random name, in the vocabulary too if it is there."""
+    name = {text: f"{secrets.token_hex(16)}-{number}" for text, number in control.items()}
+    added = [{**t, "content": name.get(t["content"], t["content"])} for t in document["added_tokens"]]
+    model = document["model"]
+    vocab = {name.get(text, text): number for text, number in model["vocab"].items()}
+    return {**document, "added_tokens": added, "model": {**model, "vocab": vocab}}
+
+
 def _build(path: Path, document: dict[str, Any]) -> tokenizers.Tokenizer:
     import tokenizers
 
     try:
-        return tokenizers.Tokenizer.from_str(json.dumps(document, ensure_ascii=False))
+        built = tokenizers.Tokenizer.from_str(json.dumps(document, ensure_ascii=False))
     except Exception as error:  # the library raises bare Exception
         raise Problem("tokenizer.broken", where=path, reason=str(error)) from error
+    for token in document["added_tokens"]:
+        number = built.token_to_id(token["content"])
+        if number != token["id"]:  # the library numbers added tokens by itself
+            reason = f"{token['content']}: {token['id']} / {number}"
+            raise Problem("tokenizer.broken", where=path, reason=reason)
+    return built
 
 
 def _byte_characters() -> dict[int, str]:
