@@ -8,7 +8,10 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from mindspore import Tensor, ops
+from mindspore import Tensor, float32, ops
+
+NEVER = -1e30
+"""Added to a score, this makes its probability exactly 0."""
 
 # Not ops.matmul: on a CPU the gradient of its general form takes several times as long.
 _product, _product_of_transposed = ops.BatchMatMul(), ops.BatchMatMul(transpose_b=True)
@@ -29,12 +32,12 @@ def attention(q: Tensor, k: Tensor, v: Tensor, segment: Tensor) -> Tensor:
 
 
 def _mask(segment: Tensor) -> Tensor:
-    """[B,1,1,S,S]: 0 where a query (next to last axis) may look, -inf elsewhere."""
+    """[B,1,1,S,S]: 0 where a query (next to last axis) may look, NEVER elsewhere."""
     place = ops.arange(segment.shape[1])
     earlier = place.expand_dims(1) >= place.expand_dims(0)
     same = segment.expand_dims(2) == segment.expand_dims(1)
-    allowed = ops.logical_and(earlier, same)
-    return ops.select(allowed, 0.0, -np.inf).expand_dims(1).expand_dims(1)
+    allowed = ops.logical_and(earlier, same).astype(float32)
+    return ((1.0 - allowed) * NEVER).expand_dims(1).expand_dims(1)
 
 
 def rotary_frequencies(size: int, theta: float) -> Tensor:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import mindspore
@@ -10,10 +11,11 @@ import numpy as np
 from mindspore import Tensor
 
 from tengtune.recipe import Recipe
-from tengtune.ui.problems import Problem
+from tengtune.ui.problems import FAILED_RUN, Problem
 
 DTYPE = "float32"
 """Compute type, the only one so far."""
+_NO_MEMORY = ("memory not enough", "memory isn't enough", "memory failed", "bad_alloc", "out of memory")
 
 
 def prepare(recipe: Recipe) -> str:
@@ -32,6 +34,17 @@ def prepare(recipe: Recipe) -> str:
 def not_there(feature: str, recipe: Recipe) -> Problem:
     """The Problem that says truthfully what this back end lacks so far."""
     return Problem("mindspore.not_there", where=recipe.file, feature=feature)
+
+
+@contextmanager
+def memory_faults(device: str) -> Iterator[None]:
+    """Turn MindSpore's out-of-memory errors inside the block into a Problem."""
+    try:
+        yield
+    except (RuntimeError, MemoryError) as error:
+        if isinstance(error, RuntimeError) and not any(sign in str(error).lower() for sign in _NO_MEMORY):
+            raise
+        raise Problem("device.out_of_memory", exit_code=FAILED_RUN, device=device) from error
 
 
 def compiled(function: Callable[..., Any]) -> Callable[..., Any]:

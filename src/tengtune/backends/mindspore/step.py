@@ -30,7 +30,9 @@ KINDS: tuple[ShardKind, ...] = ("param", "exp_avg", "exp_avg_sq")
 
 def build(spec: ModelSpec, source: Source, recipe: Recipe, trainable: bool = True) -> MindSporeBackend:
     """The model of `spec` with the tensors of `source`; Problem for what this back end lacks."""
-    return MindSporeBackend(spec, source, recipe, trainable)
+    name = device.prepare(recipe)
+    with device.memory_faults(name):
+        return MindSporeBackend(spec, source, recipe, name, trainable)
 
 
 class MindSporeBackend:
@@ -39,9 +41,10 @@ class MindSporeBackend:
 
     dtype = device.DTYPE
 
-    def __init__(self, spec: ModelSpec, source: Source, recipe: Recipe, trainable: bool) -> None:
-        self.spec, self._recipe = spec, recipe
-        self.device = device.prepare(recipe)
+    def __init__(
+        self, spec: ModelSpec, source: Source, recipe: Recipe, device_name: str, trainable: bool
+    ) -> None:
+        self.spec, self.device, self._recipe = spec, device_name, recipe
         self._head = EMBEDDING if spec.tie else HEAD
         groups = model.groups(spec)
         block = [groups[layer(0)]]  # the layouts of one block's vectors
@@ -80,21 +83,14 @@ class MindSporeBackend:
     ) -> StepHandles:
         """See `Backend.train_step`. A gradient whose square overflows float32 counts as not finite."""
         assert self._trained, "built with trainable=False"
-        weight, unscale, loss_sum = scalar(scale / trained_tokens), scalar(1.0 / scale), scalar(0.0)
-        zeros = {layout: _zeros(layout) for layout in self._decays}
-        totals = {name: zeros[layout] for name, layout in self._trained.items()}
-        del zeros  # from here on a total that was replaced is freed
-        for batch in micro_batches:
-            loss_sum = self._accumulate(batch, weight, loss_sum, totals)
-        square = scalar(0.0)
-        for total in totals.values():
-            square = self._add_square(square, total)
-        norm, finite, self._applied, *numbers = self._plan(square, self._applied, scalar(lr), unscale)
-        for name, layout in self._trained.items():
-            state = (self._weights[name][-1], *self._moments[name].values(), totals.pop(name))
-            vectors = self._update(*state, self._decays[layout], finite, *numbers)
-            for kind, vector in zip(KINDS, vectors, strict=True):
-                self._replace(name, kind, vector)
+        with device.memory_faults(self.device):
+            weight, loss_sum = scalar(scale / trained_tokens), scalar(0.0)
+            zeros = {layout: _zeros(layout) for layout in self._decays}
+            totals = {name: zeros[layout] for name, layout in self._trained.items()}
+            del zeros  # from here on a total that was replaced is freed
+            for batch in micro_batches:
+                loss_sum = self._accumulate(batch, weight, loss_sum, totals)
+            norm, finite = self._apply(totals, lr, scale)
         return StepHandles(loss_sum, norm, finite)
 
     def _accumulate(
@@ -128,6 +124,21 @@ class MindSporeBackend:
             totals[EMBEDDING] = self._embed_backward(ids, d_hidden, totals[EMBEDDING])
         return loss_sum
 
+    def _apply(self, totals: dict[str, Tensor], lr: float, scale: float) -> tuple[Tensor, Tensor]:
+        """Clip and update by gradients of the loss x scale, which are used up; the norm, and 1 if finite."""
+        square = scalar(0.0)
+        for total in totals.values():
+            square = self._add_square(square, total)
+        norm, finite, self._applied, *numbers = self._plan(
+            square, self._applied, scalar(lr), scalar(1.0 / scale)
+        )
+        for name, layout in self._trained.items():
+            state = (self._weights[name][-1], *self._moments[name].values(), totals.pop(name))
+            vectors = self._update(*state, self._decays[layout], finite, *numbers)
+            for kind, vector in zip(KINDS, vectors, strict=True):
+                self._replace(name, kind, vector)
+        return norm, finite
+
     def _start(self, batch: Batch) -> tuple[Tensor, Tensor, tuple[Tensor, Tensor, Tensor]]:
         """The ids, their embedding, and what every block needs: cosine, sine, segment."""
         ids = Tensor(batch.ids)
@@ -136,13 +147,14 @@ class MindSporeBackend:
 
     def eval_step(self, batch: Batch) -> SupportsFloat:
         """See `Backend.eval_step`."""
-        labels, loss_sum = loss.chunks(batch, self.spec.vocab), scalar(0.0)
-        _, hidden, context = self._start(batch)
-        for number in range(self.spec.layers):
-            hidden = self._block(hidden, *context, *self._weights[layer(number)])
-        rows = self._rows(hidden, self._weights[NORM][0], labels.place)
-        for each, label in zip(rows, labels.label, strict=True):
-            loss_sum = self._chunk_loss(each, label, self._weights[self._head][0], loss_sum)
+        with device.memory_faults(self.device):
+            labels, loss_sum = loss.chunks(batch, self.spec.vocab), scalar(0.0)
+            _, hidden, context = self._start(batch)
+            for number in range(self.spec.layers):
+                hidden = self._block(hidden, *context, *self._weights[layer(number)])
+            rows = self._rows(hidden, self._weights[NORM][0], labels.place)
+            for each, label in zip(rows, labels.label, strict=True):
+                loss_sum = self._chunk_loss(each, label, self._weights[self._head][0], loss_sum)
         return loss_sum  # type: ignore[no-any-return]
 
     def named_shards(self) -> Iterator[Shard]:
