@@ -57,7 +57,7 @@ def read_records(
             raise Problem("data.empty_file", where=path)
         kind = layout(text.text[text.position :])
         if kind is None:
-            code = _syntax_code(text.text, text.position, ended=False)
+            code = _syntax_code(text.text, text.position, "", ended=False)
             text.fail("data.json_start" if code == "data.json_syntax" else code)
         yield from _remarked(_VALUES[kind](text, name), kind, path, name)
 
@@ -112,7 +112,7 @@ def _lines(text: _Text, name: str) -> Iterator[Record | Fault]:
         try:
             yield Record(_DECODER.decode(content), number, line)
         except json.JSONDecodeError as error:
-            reason = language.say(_syntax_code(content, error.pos, ended=True))
+            reason = language.say(_syntax_code(content, error.pos, error.msg, ended=True))
             yield Fault(name, number, line, "bad_line", {"column": error.pos + 1, "reason": reason})
         except RecursionError:
             yield Fault(name, number, line, "too_deep")
@@ -208,19 +208,20 @@ class _Text:
                     error.msg.startswith("Unterminated string") or error.pos > len(self.text) - _NEAR_END
                 )
                 if not (unfinished and self.fill()):
-                    self._fail_at(error.pos - start + self.position)
+                    self._fail_at(error.pos - start + self.position, error.msg)
             except RecursionError:
                 self.fail("data.json_deep")
             else:
-                # A number at the end of the window may have more digits after it.
-                if end == len(self.text) and self.fill():
+                # A number near the end of the window may have more digits, or an exponent, after it.
+                near = end > len(self.text) - _NEAR_END
+                if near and isinstance(value, (int, float)) and self.fill():
                     continue
                 record = Record(value, self.record, self.line_at(self.position))
                 self.position += end - start
                 return record
 
-    def _fail_at(self, position: int) -> NoReturn:
-        code = _syntax_code(self.text, position, self.ended)
+    def _fail_at(self, position: int, message: str) -> NoReturn:
+        code = _syntax_code(self.text, position, message, self.ended)
         self.position = len(self.text) if code == "data.json_truncated" else position
         self.fail(code)
 
@@ -259,8 +260,8 @@ class _Text:
         )
 
 
-def _syntax_code(text: str, position: int, ended: bool) -> str:
-    """The likeliest mistake behind a JSON error at `position`, as a text's code."""
+def _syntax_code(text: str, position: int, message: str, ended: bool) -> str:
+    """The likeliest mistake behind the json module's `message` at `position`, as a text's code."""
     rest, before = text[position:].lstrip(), text[:position].rstrip()
     if rest.startswith(("//", "/*", "#")):
         return "data.json_comment"
@@ -268,11 +269,12 @@ def _syntax_code(text: str, position: int, ended: bool) -> str:
         return "data.json_python"
     if (rest.startswith(("]", "}")) and before.endswith(",")) or re.match(r",\s*[\]}]", rest):
         return "data.json_trailing_comma"
-    if ended and (not rest or not text[position + 1 :].rstrip().endswith(("]", "}"))):
+    unfinished = message.startswith("Unterminated") or not text[position + 1 :].rstrip().endswith(("]", "}"))
+    if ended and unfinished:
         return "data.json_truncated"
     if re.match(r"(None|True|False)\b", rest):
         return "data.json_python"
-    if rest.startswith(('"', "{", "[")) and before.endswith(('"', "}", "]")):
+    if message.startswith("Expecting ',' delimiter") and rest.startswith(('"', "{", "[")):
         return "data.json_comma_missing"
     return "data.json_syntax"
 

@@ -1,0 +1,256 @@
+"""Reading JSON in pieces: the same values as the json module, exact places, every break named."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tengtune.data import json_stream
+from tengtune.data.fault import Fault
+from tengtune.data.json_stream import Record, read_records
+from tengtune.ui.problems import Problem
+
+VALUE = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=10),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3),
+    max_leaves=6,
+)
+OBJECTS = st.lists(st.dictionaries(st.text(max_size=5), VALUE, max_size=3), min_size=1, max_size=5)
+SETTINGS = settings(
+    max_examples=120, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+
+
+@pytest.fixture(params=[3, 64, 1 << 20])
+def small_chunks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Windows so small that every value is cut somewhere."""
+    monkeypatch.setattr(json_stream, "CHUNK", request.param)
+
+
+def values(path: Path) -> list[Any]:
+    return [r.value for r in read_records(path, "x") if isinstance(r, Record)]
+
+
+def faults(path: Path) -> list[Fault]:
+    return [r for r in read_records(path, "x") if isinstance(r, Fault)]
+
+
+def problem(path: Path) -> Problem:
+    with pytest.raises(Problem) as caught:
+        list(read_records(path, "x"))
+    return caught.value
+
+
+@pytest.mark.usefixtures("small_chunks")
+@given(data=st.lists(VALUE, max_size=5), ascii_only=st.booleans(), indent=st.sampled_from([None, 0, 2]))
+@SETTINGS
+def test_an_array_is_read_as_the_json_module_reads_it(
+    tmp_path: Path, data: list[Any], ascii_only: bool, indent: int | None
+) -> None:
+    path = tmp_path / "a.json"
+    text = json.dumps(data, ensure_ascii=ascii_only, indent=indent)
+    path.write_bytes(text.encode("utf-8", "surrogatepass" if ascii_only else "strict"))
+    assert values(path) == data
+
+
+@pytest.mark.usefixtures("small_chunks")
+@given(data=OBJECTS, end=st.sampled_from(["\n", "\r\n", "\n\n"]), bom=st.booleans())
+@SETTINGS
+def test_lines_are_read_one_by_one(tmp_path: Path, data: list[Any], end: str, bom: bool) -> None:
+    path = tmp_path / "a.jsonl"
+    text = end.join(json.dumps(value, ensure_ascii=False) for value in data)
+    path.write_bytes(("\ufeff" * bom + text).encode())
+    assert values(path) == data
+    assert [fault.code for fault in faults(path)] == ["bom"] * bom
+    lines = [r.line for r in read_records(path, "x") if isinstance(r, Record)]
+    step = 2 if end == "\n\n" else 1
+    assert lines == [1 + step * i for i in range(len(data))]
+
+
+@pytest.mark.usefixtures("small_chunks")
+@given(data=OBJECTS)
+@SETTINGS
+def test_objects_laid_out_over_lines_follow_each_other(tmp_path: Path, data: list[dict[str, Any]]) -> None:
+    path = tmp_path / "a.jsonl"
+    data = [{"k": 1, **value} for value in data]
+    path.write_text("\n".join(json.dumps(value, indent=1) for value in data), "utf-8")
+    assert values(path) == data
+
+
+@pytest.mark.usefixtures("small_chunks")
+@given(data=st.lists(st.fixed_dictionaries({"a": st.text(max_size=6), "b": VALUE}), min_size=1, max_size=4))
+@settings(SETTINGS, max_examples=6)
+def test_every_cut_of_an_array_is_told_with_its_record(tmp_path: Path, data: list[Any]) -> None:
+    """Cut after each byte in turn: whole records before the cut come, then a Problem at the cut's end."""
+    path = tmp_path / "a.json"
+    raw = json.dumps(data, indent=1).encode()  # ASCII: a byte is a character
+    for cut in range(1, len(raw)):
+        path.write_bytes(raw[:cut])
+        seen = []
+        with pytest.raises(Problem) as caught:
+            seen.extend(read_records(path, "x"))
+        found = caught.value
+        assert found.code == "data.bad_json"
+        assert "cut off" in found.texts()["why"], raw[:cut]
+        assert found.values["byte"] == cut
+
+
+def test_memory_holds_one_window(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The text in memory does not grow with the file."""
+    monkeypatch.setattr(json_stream, "CHUNK", 256)
+    path = tmp_path / "a.json"
+    path.write_text(json.dumps([{"k": "x" * 50}] * 2000), "utf-8")
+    longest = 0
+    original = json_stream._Text.fill
+
+    def watched(self: json_stream._Text) -> bool:
+        nonlocal longest
+        result = original(self)
+        longest = max(longest, len(self.text))
+        return result
+
+    monkeypatch.setattr(json_stream._Text, "fill", watched)
+    assert len(values(path)) == 2000
+    assert longest <= 1024
+
+
+def test_bytes_read_are_told(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(b'{"a": 1}\n' * 10)
+    told: list[int] = []
+    list(read_records(path, "x", told.append))
+    assert sum(told) == path.stat().st_size
+
+
+@pytest.mark.parametrize(
+    ("text", "place", "byte", "record", "word"),
+    [
+        ('[{"a": 1},\n {"a": 2},\n]', "3:1", 22, 1, "comma after the last"),
+        ('[{"a": 1,}]', "1:", None, 0, "comma after the last"),
+        ('[{"a": [1, 2,]}]', "1:", None, 0, "comma after the last"),
+        ('[{"a": 1}\n {"a": 2}]', "2:2", 11, 0, "comma between"),
+        ('[{"a": 1 "b": 2}]', "1:10", 9, 0, "comma between"),
+        ("[{'a': 1}]", "1:3", 2, 0, "Python"),
+        ('[{"a": None}]', "1:8", 7, 0, "Python"),
+        ('// note\n[{"a": 1}]', "1:1", 0, 0, "comment"),
+        ('[\n// note\n{"a": 1}]', "2:1", 2, 0, "comment"),
+        ('[{"a": 1}] x', "1:12", 11, 0, "goes on"),
+        ('[{"a": 1}', "1:10", 9, 0, "cut off"),
+        ('[{"a": "x', "1:10", 9, 0, "cut off"),
+        ("[", "1:2", 1, 0, "cut off"),
+        ('[{"a": 1}, ', "1:12", 11, 1, "cut off"),
+        ("a,b\n1,2\n", "1:1", 0, 0, "begins with"),
+        ('"text"', "1:1", 0, 0, "begins with"),
+        ('["' + "é" * 10 + '", oops]', "1:16", 25, 1, "syntax"),
+    ],
+)
+def test_a_break_is_named_with_its_place(
+    tmp_path: Path, text: str, place: str, byte: int | None, record: int, word: str
+) -> None:
+    path = tmp_path / "a.json"
+    path.write_text(text, "utf-8")
+    found = problem(path)
+    assert found.code == "data.bad_json"
+    assert str(found.where).startswith(f"{path}:{place}")
+    assert word in found.texts()["why"]
+    assert found.values["record"] == record
+    if byte is not None:
+        assert found.values["byte"] == byte
+
+
+def test_a_broken_line_costs_only_itself(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"a": 1}\n{"a": \n\n{"a": 3}\n{"a": 4\n{"a": 5}', "utf-8")
+    assert values(path) == [{"a": 1}, {"a": 3}, {"a": 5}]
+    assert [(f.record, f.line, f.code) for f in faults(path)] == [(1, 2, "bad_line"), (3, 5, "bad_line")]
+
+
+def test_a_file_whose_first_line_is_broken_is_still_read_by_lines(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"a": "x\n{"a": 2}\n', "utf-8")
+    assert values(path) == [{"a": 2}]
+    assert [(f.record, f.line) for f in faults(path)] == [(0, 1)]
+
+
+@pytest.mark.parametrize(
+    ("raw", "byte", "line", "guess"),
+    [
+        ('[{"a": "你好，世界"}]'.encode("gbk"), 8, 1, "GBK"),
+        ('[{"a": 1},\n{"a": "你好"}]'.encode("gbk"), 18, 2, "GBK"),
+        ("[]".encode("utf-16"), 0, 1, "UTF-16"),
+        (b'{"a": "\xe4\xbd"}', 7, 1, None),
+        (b'[{"a": "\xe4\xbd', 8, 1, None),
+    ],
+)
+def test_other_encodings_are_named(
+    tmp_path: Path, raw: bytes, byte: int, line: int, guess: str | None
+) -> None:
+    path = tmp_path / "a.json"
+    path.write_bytes(raw)
+    found = problem(path)
+    assert (found.code, found.values["byte"], found.where) == ("data.not_utf8", byte, f"{path}:{line}")
+    assert guess is None or found.values["guess"] == guess
+
+
+@pytest.mark.usefixtures("small_chunks")
+def test_the_byte_of_a_late_bad_byte_is_exact(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    before = json.dumps([{"a": "你好" * 50}] * 20, ensure_ascii=False).encode()[:-1] + b', "'
+    path.write_bytes(before + b"\xff" + b'"]')
+    assert problem(path).values["byte"] == len(before)
+
+
+@pytest.mark.parametrize("raw", [b"", b"  \n\t", b"\xef\xbb\xbf", b"\xef\xbb\xbf \n"])
+def test_an_empty_file(tmp_path: Path, raw: bytes) -> None:
+    path = tmp_path / "a.json"
+    path.write_bytes(raw)
+    assert problem(path).code == "data.empty_file"
+
+
+def test_remarks_on_the_layout(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    path.write_text('{"a": 1}\n{"a": 2}\n', "utf-8")
+    assert [(f.code, f.record, f.dropped) for f in faults(path)] == [("lines_in_json", None, False)]
+    path.write_text('{\n "a": 1\n}\n', "utf-8")
+    assert [f.code for f in faults(path)] == ["single_object"]
+    path.write_text("[]", "utf-8")
+    assert faults(path) == []
+    assert values(path) == []
+
+
+def test_numbers_at_the_end_of_a_window_are_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(json_stream, "CHUNK", 1)
+    path = tmp_path / "a.json"
+    path.write_text("[123456, 1.5e10, true, null]", "utf-8")
+    assert values(path) == [123456, 1.5e10, True, None]
+
+
+def test_oddities_of_json_do_no_harm(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    path.write_text('[{"a": ' + "9" * 5000 + ', "b": NaN}]', "utf-8")
+    (value,) = values(path)
+    assert value["a"] == float("inf")
+    assert value["b"] != value["b"]
+    path.write_text("[" * 100_000, "utf-8")
+    assert problem(path).code == "data.bad_json"
+    lines = tmp_path / "b.jsonl"
+    lines.write_text('{"a": ' + "[" * 100_000 + "1\n" + '{"a": 1}', "utf-8")
+    assert values(lines) == [{"a": 1}]
+
+
+def test_a_key_that_stands_twice_is_marked(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    path.write_text('[{"a": 1, "b": 2, "a": 3}]', "utf-8")
+    (value,) = values(path)
+    assert isinstance(value, json_stream.RepeatedKey)
+    assert value.key == "a"
+
+
+def test_a_missing_file_and_a_folder(tmp_path: Path) -> None:
+    assert problem(tmp_path / "none.json").code == "io.not_found"
+    assert problem(tmp_path).code == "io.is_folder"
