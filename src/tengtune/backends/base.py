@@ -32,12 +32,23 @@ ShardKind = Literal["param", "exp_avg", "exp_avg_sq"]
 
 @dataclass(frozen=True)
 class Shard:
-    """One trained tensor or optimizer state on this rank; name is canonical, e.g.
-    `model.layers.0.self_attn.q_proj.lora_A.weight` [rank, in] and `....lora_B.weight` [out, rank]."""
+    """This rank's share of one trained tensor or optimizer state; name is canonical, e.g.
+    `model.layers.0.self_attn.q_proj.lora_A.weight` [rank, in] and `....lora_B.weight` [out, rank].
+
+    A share is one contiguous range of the whole tensor in C order: `array` holds its elements `offset` to
+    `offset + array.size`. That covers a whole (or replicated) tensor, a slice of its rows (FSDP) and a slice
+    of a flat vector. `shape` is the whole tensor's; left out, `array` is the whole tensor.
+    """
 
     name: str
     kind: ShardKind
     array: Array
+    shape: tuple[int, ...] = ()
+    offset: int = 0
+
+    def __post_init__(self) -> None:
+        if not self.shape:
+            object.__setattr__(self, "shape", self.array.shape)
 
 
 @dataclass(frozen=True)
@@ -89,11 +100,18 @@ class Backend(Protocol):
         ...
 
     def named_shards(self) -> Iterator[Shard]:
-        """Trained parameters and optimizer states, one at a time."""
+        """This rank's trained parameters and optimizer states, one at a time, in the same order each time.
+
+        Arrays stay as they are while training goes on: copies, or memory that later steps leave alone.
+        """
         ...
 
     def load_shards(self, shards: Iterable[Shard], step: int) -> None:
-        """Take trained parameters and optimizer states back; `step` optimizer steps were applied."""
+        """Take trained parameters and optimizer states back; `step` optimizer steps were applied.
+
+        What comes in are whole tensors; a rank takes its own range of each. Problem
+        (device.foreign_shard, device.missing_shard) if they are not what this run trains.
+        """
         ...
 
     def generate(
