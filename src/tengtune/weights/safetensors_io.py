@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import mmap
 import stat
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +23,7 @@ from tengtune import files
 from tengtune.json_file import parse_object
 from tengtune.ui import language
 from tengtune.ui.problems import Problem, os_errors
-from tengtune.weights.stream import Array, TensorStream
+from tengtune.weights.stream import Array, TensorStream, blocks, bytes_of
 
 SHARD_BYTES = 5 * 10**9
 """Hugging Face's own size of one file of a large model."""
@@ -49,8 +50,8 @@ _DTYPES: dict[str, np.dtype[Any]] = {
     "BOOL": np.dtype("?"),
 }
 _CODES = {dtype: code for code, dtype in _DTYPES.items()}
-_LFS = b"version https://git-lfs"
-_MAX_DIMS = 8
+LFS = b"version https://git-lfs"
+MAX_DIMS = 8
 
 Advance = Callable[[int], None]
 """Called with the bytes just written."""
@@ -71,14 +72,18 @@ def open_file(path: Path) -> dict[str, Array]:
     """The tensors of a file by name: read-only views of one memory map, nothing is read before it is used.
 
     The map is shared and read-only, so that a file larger than the memory can be mapped.
-    Raises Problem, naming file and tensor, where the file does not keep to the format.
+    Raises Problem, naming file and tensor, where the file does not keep to the format, or its data to the
+    checksum that MindSpore may have put into the header.
     """
     with os_errors(path):
-        size = _size(path)
+        size = file_size(path, "weights.not_safetensors")
         with open(path, "rb") as stream:
-            entries, start = _read_header(path, stream, size)
+            entries, start, crc = _read_header(path, stream, size)
             data = np.frombuffer(mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ), dtype=np.uint8)
-    return {e.name: data[start + e.begin : start + e.end].view(e.dtype).reshape(e.shape) for e in entries}
+    raw = {e.name: data[start + e.begin : start + e.end] for e in entries}
+    if crc is not None:
+        _check_crc(path, raw, crc)
+    return {e.name: raw[e.name].view(e.dtype).reshape(e.shape) for e in entries}
 
 
 def write_file(path: Path, tensors: Iterable[TensorStream], advance: Advance | None = None) -> None:
@@ -98,7 +103,10 @@ def write_file(path: Path, tensors: Iterable[TensorStream], advance: Advance | N
     with files.atomic_file(path) as stream:
         stream.write(len(text).to_bytes(8, "little") + text)
         for tensor in ordered:
-            _write_pieces(stream, tensor, advance)
+            for data in bytes_of(tensor):
+                stream.write(data.data)
+                if advance:
+                    advance(data.size)
 
 
 def write_folder(
@@ -137,27 +145,23 @@ def _shards(tensors: Sequence[TensorStream], shard_bytes: int) -> Iterator[list[
     yield shard
 
 
-def _write_pieces(stream: IO[bytes], tensor: TensorStream, advance: Advance | None) -> None:
-    written = 0
-    for piece in tensor.pieces():
-        if piece.dtype != tensor.dtype:
-            raise ValueError(f"{tensor.name}: a piece is {piece.dtype}, announced was {tensor.dtype}")
-        # A view of the bytes: the buffer protocol does not know bfloat16.
-        data = np.ascontiguousarray(piece).reshape(-1).view(np.uint8)
-        stream.write(data.data)
-        written += data.size
-        if advance:
-            advance(data.size)
-    if written != tensor.nbytes:
-        raise ValueError(f"{tensor.name}: {written} bytes came, {tensor.nbytes} were announced")
+def _check_crc(path: Path, raw: dict[str, Array], wanted: str) -> None:
+    """Compare with `crc_num` of mindspore.save_checkpoint(crc_check=True): over names and data, by name."""
+    crc = 0
+    for name in sorted(raw):
+        crc = zlib.crc32(name.encode(), crc)
+        for block in blocks(raw[name]):
+            crc = zlib.crc32(raw[name][block].data, crc)
+    if str(crc) != wanted:
+        raise Problem("weights.bad_crc", where=path, wanted=wanted[:20], found=crc)
 
 
-def _read_header(path: Path, stream: IO[bytes], size: int) -> tuple[list[_Entry], int]:
-    """The checked entries in the order of their data, and where the data begins."""
+def _read_header(path: Path, stream: IO[bytes], size: int) -> tuple[list[_Entry], int, str | None]:
+    """The checked entries in the order of their data, where the data begins, MindSpore's checksum if any."""
     prefix = stream.read(8)
     length = int.from_bytes(prefix, "little")
     begin = stream.read(min(length, 1))
-    if prefix + begin == _LFS[:9] and (prefix + begin + stream.read(len(_LFS))).startswith(_LFS):
+    if prefix + begin == LFS[:9] and (prefix + begin + stream.read(len(LFS))).startswith(LFS):
         raise Problem("weights.lfs_pointer", where=path, there=size)
     cut = 0 < length <= MAX_HEADER and 8 + length > size and begin in (b"", b"{")
     if size < 8 or cut:
@@ -165,7 +169,8 @@ def _read_header(path: Path, stream: IO[bytes], size: int) -> tuple[list[_Entry]
     if begin != b"{" or length > MAX_HEADER:
         raise Problem("weights.not_safetensors", where=path, length=length)
     header = parse_object(begin + stream.read(length - 1), path, "weights.bad_json")
-    header.pop("__metadata__", None)
+    metadata = header.pop("__metadata__", None)
+    crc = metadata.get("crc_num") if isinstance(metadata, dict) else None
     entries = sorted((_entry(path, *item) for item in header.items()), key=lambda e: (e.begin, e.end))
     end = 0
     for entry in entries:
@@ -176,15 +181,21 @@ def _read_header(path: Path, stream: IO[bytes], size: int) -> tuple[list[_Entry]
         raise Problem("weights.truncated", where=path, there=size, declared=8 + length + end)
     if 8 + length + end < size:
         raise Problem("weights.too_long", where=path, there=size, declared=8 + length + end)
-    return entries, 8 + length
+    return entries, 8 + length, None if crc is None else str(crc)
 
 
-def _size(path: Path) -> int:
-    """The size of a file; a pipe or a device, which cannot be mapped and may block, is refused."""
+def file_size(path: Path, code: str) -> int:
+    """The size of a file; a pipe or a device, which cannot be mapped and may block, is Problem `code`."""
     info = path.stat()
     if not stat.S_ISREG(info.st_mode) and not stat.S_ISDIR(info.st_mode):
-        raise Problem("weights.not_safetensors", where=path, length=0)
+        raise Problem(code, where=path, length=0)
     return info.st_size
+
+
+def refuse_lfs_pointer(path: Path, head: bytes, size: int) -> None:
+    """Problem for a file that begins as Git LFS's stand-in for a large file."""
+    if head.startswith(_LFS):
+        raise Problem("weights.lfs_pointer", where=path, there=size)
 
 
 def _entry(path: Path, name: str, fields: object) -> _Entry:
@@ -201,7 +212,7 @@ def _entry(path: Path, name: str, fields: object) -> _Entry:
             dtype=str(code)[:50],
             known=", ".join(_DTYPES),
         )
-    if not _naturals(shape) or len(shape) > _MAX_DIMS:
+    if not _naturals(shape) or len(shape) > MAX_DIMS:
         raise _fault(path, name, "shape")
     if not _naturals(offsets) or len(offsets) != 2 or offsets[0] > offsets[1]:
         raise _fault(path, name, "offsets")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +16,21 @@ Array = npt.NDArray[Any]
 
 PIECE_BYTES = 16 * 2**20
 """A piece's size in memory. Larger ones gain no speed and cost a few times their size while cast."""
+
+
+class Rows(Protocol):
+    """What gives its rows (axis 0) one slice at a time: an array, or a tensor that lies in several places."""
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+    @property
+    def dtype(self) -> np.dtype[Any]: ...
+    @property
+    def size(self) -> int: ...
+    @property
+    def nbytes(self) -> int: ...
+    def __len__(self) -> int: ...
+    def __getitem__(self, rows: slice, /) -> Array: ...
 
 
 @dataclass(frozen=True)
@@ -35,12 +50,12 @@ class TensorStream:
         return count * self.dtype.itemsize
 
 
-def stream(name: str, array: Array, dtype: npt.DTypeLike = None) -> TensorStream:
+def stream(name: str, array: Rows, dtype: npt.DTypeLike = None) -> TensorStream:
     """An array as a stream, cast to `dtype` (round to nearest even) piece by piece."""
     target = array.dtype if dtype is None else np.dtype(dtype)
 
     def pieces() -> Iterator[Array]:
-        rows = array.reshape(-1) if array.flags.c_contiguous else array
+        rows = array.reshape(-1) if isinstance(array, np.ndarray) and array.flags.c_contiguous else array
         for block in blocks(rows):
             with np.errstate(over="ignore"):  # an overflow becomes an infinity, which the checks look for
                 yield np.ascontiguousarray(rows[block], dtype=target)
@@ -48,7 +63,21 @@ def stream(name: str, array: Array, dtype: npt.DTypeLike = None) -> TensorStream
     return TensorStream(name, array.shape, target, pieces)
 
 
-def blocks(array: Array) -> Iterator[slice]:
+def bytes_of(tensor: TensorStream) -> Iterator[Array]:
+    """A stream's bytes as arrays of uint8; ValueError where it gives another dtype or length than it told."""
+    count = 0
+    for piece in tensor.pieces():
+        if piece.dtype != tensor.dtype:
+            raise ValueError(f"{tensor.name}: a piece is {piece.dtype}, announced was {tensor.dtype}")
+        # A view of the bytes: the buffer protocol does not know bfloat16.
+        data: Array = np.ascontiguousarray(piece).reshape(-1).view(np.uint8)
+        count += data.size
+        yield data
+    if count != tensor.nbytes:
+        raise ValueError(f"{tensor.name}: {count} bytes came, {tensor.nbytes} were announced")
+
+
+def blocks(array: Rows) -> Iterator[slice]:
     """Slices along axis 0 of about PIECE_BYTES in float32 (at least one row)."""
     row_bytes = max(4, array.dtype.itemsize) * (array.size // max(1, len(array)))
     step = max(1, PIECE_BYTES // max(1, row_bytes))
