@@ -192,12 +192,6 @@ def file_size(path: Path, code: str) -> int:
     return info.st_size
 
 
-def refuse_lfs_pointer(path: Path, head: bytes, size: int) -> None:
-    """Problem for a file that begins as Git LFS's stand-in for a large file."""
-    if head.startswith(_LFS):
-        raise Problem("weights.lfs_pointer", where=path, there=size)
-
-
 def _entry(path: Path, name: str, fields: object) -> _Entry:
     """One entry of the header, checked on its own."""
     if not isinstance(fields, dict) or not {"dtype", "shape", "data_offsets"} <= fields.keys():
