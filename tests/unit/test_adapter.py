@@ -210,7 +210,7 @@ def test_an_empty_adapter_is_refused(folder: Path) -> None:
     [
         ([], "adapter.no_config"),
         ([CONFIG], "adapter.no_weights"),
-        ([CONFIG, "adapter_model.bin"], "adapter.no_weights"),
+        ([CONFIG, "pytorch_model.bin"], "adapter.no_weights"),
     ],
 )
 def test_an_incomplete_folder(folder: Path, tmp_path: Path, files: list[str], code: str) -> None:

@@ -199,11 +199,11 @@ def test_a_tied_head_may_be_stored_if_it_is_the_embedding(tmp_path: Path) -> Non
     ("files", "code"),
     [
         ([], "weights.none"),
-        (["pytorch_model.bin"], "weights.only_bin"),
-        (["pytorch_model-00001-of-00002.bin", "pytorch_model.bin.index.json"], "weights.only_bin"),
+        (["consolidated.00.pth"], "weights.other_names"),
+        (["pytorch_model-00001-of-00002.bin"], "weights.other_names"),
     ],
 )
-def test_a_folder_without_safetensors(tmp_path: Path, files: list[str], code: str) -> None:
+def test_a_folder_without_weights(tmp_path: Path, files: list[str], code: str) -> None:
     folder = tiny_model(tmp_path / "m")
     (folder / "model.safetensors").unlink()
     for name in files:

@@ -5,6 +5,7 @@ Legend of the formulas: h hidden, l layers, q = heads x head_dim, kv = kv_heads 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,12 +14,42 @@ from typing import Any, Literal
 from tengtune.json_file import read_object
 from tengtune.ui.problems import Problem
 
-Family = Literal["qwen2", "qwen3"]
+Family = Literal["qwen1", "qwen2", "qwen3"]
 
 ARCHITECTURES: dict[str, Family] = {
+    "QWenLMHeadModel": "qwen1",
     "Qwen2ForCausalLM": "qwen2",  # Qwen1.5, Qwen2 and Qwen2.5
     "Qwen3ForCausalLM": "qwen3",
 }
+MODEL_TYPES: dict[str, Family] = {"qwen": "qwen1", "qwen2": "qwen2", "qwen3": "qwen3"}
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """What Qwen1 does with texts longer than `length`, the length it was trained at, when it evaluates and
+    answers; in training it does neither. (QwenLM's modeling_qwen.py: use_dynamic_ntk, use_logn_attn.)
+
+    ntk: a text of up to 2, 4, 8 ... times the length has RoPE's base multiplied, at all its positions.
+    The text is the prompt where tokens are then added one by one: the base stays as it was chosen there.
+    logn: queries beyond the length are multiplied by the logarithm of their position to base `length`.
+    """
+
+    length: int
+    ntk: bool
+    logn: bool
+
+    def base_factor(self, tokens: int, head_dim: int) -> float:
+        """What RoPE's base is multiplied by in a text of so many tokens: alpha^(d / (d - 2)), where alpha
+        is 1 up to `length`, 3 up to twice, 7 up to four times that."""
+        if not self.ntk:
+            return 1.0
+        doublings = (-(-tokens // self.length) - 1).bit_length()
+        return math.pow(2 ** (doublings + 1) - 1, head_dim / (head_dim - 2))
+
+    def query_factor(self, position: int) -> float:
+        """What the query at this position (from 0) is multiplied by."""
+        beyond = self.logn and position >= self.length
+        return math.log(position + 1) / math.log(self.length) if beyond else 1.0
 
 
 @dataclass(frozen=True)
@@ -42,6 +73,7 @@ class ModelSpec:
     tie: bool
     qkv_bias: bool
     qk_norm: bool
+    stretch: Stretch | None = None
 
     @property
     def q_width(self) -> int:
@@ -126,18 +158,24 @@ def from_folder(folder: Path) -> ModelSpec:
 
 
 def from_config(config: dict[str, Any], where: object = "config.json") -> ModelSpec:
-    """The spec in a Hugging Face config (Qwen2, Qwen3; rope_theta at the top or in rope_parameters)."""
+    """The spec in a Hugging Face config. Keys are read as the family spells them."""
     architectures = config.get("architectures") or []
     family = next((ARCHITECTURES[a] for a in architectures if a in ARCHITECTURES), None)
-    if family is None and not architectures and config.get("model_type") in ("qwen2", "qwen3"):
-        family = "qwen2" if config["model_type"] == "qwen2" else "qwen3"
+    if family is None and not architectures:
+        family = MODEL_TYPES.get(str(config.get("model_type")))
     if family is None:
         found = ", ".join(map(str, architectures)) or str(config.get("model_type", "?"))
         raise Problem("model.unknown_architecture", where=where, found=found, known=", ".join(ARCHITECTURES))
+    if config.get("quantization_config"):
+        raise Problem("model.quantized", where=where)
+    return _qwen1(config, where) if family == "qwen1" else _qwen2(config, where, family)
 
+
+def _qwen2(config: dict[str, Any], where: object, family: Family) -> ModelSpec:
+    """Qwen1.5 to Qwen3; rope_theta stands at the top or in rope_parameters."""
     reader = _Keys(config, where)
     heads, hidden = reader.integer("num_attention_heads"), reader.integer("hidden_size")
-    kv_heads = reader.integer("num_key_value_heads", heads)
+    kv_heads = reader.integer("num_key_value_heads", default=heads)
     if heads % kv_heads:
         raise Problem("model.bad_key", where=where, key="num_key_value_heads", value=kv_heads)
     if config.get("head_dim") is None and hidden % heads:
@@ -152,15 +190,70 @@ def from_config(config: dict[str, Any], where: object = "config.json") -> ModelS
         layers=reader.integer("num_hidden_layers"),
         heads=heads,
         kv_heads=kv_heads,
-        head_dim=reader.integer("head_dim", hidden // heads),
+        head_dim=reader.integer("head_dim", default=hidden // heads),
         ffn=reader.integer("intermediate_size"),
         vocab=reader.integer("vocab_size"),
         rope_theta=_Keys({**config, **rope}, where).number("rope_theta", 10000.0),
         rms_eps=reader.number("rms_norm_eps", 1e-6),
-        max_positions=reader.integer("max_position_embeddings", 32768),
+        max_positions=reader.integer("max_position_embeddings", default=32768),
         tie=bool(config.get("tie_word_embeddings", False)),
         qkv_bias=family == "qwen2" or bool(config.get("attention_bias", False)),
         qk_norm=family == "qwen3",
+    )
+
+
+_QWEN1_FIXED: dict[str, object] = {
+    "no_bias": True,  # none but c_attn's
+    "rotary_pct": 1.0,
+    "scale_attn_weights": True,
+    "apply_residual_connection_post_layernorm": False,
+}
+"""Keys of Qwen1 that have this value in every published model, and that our decoder has no other for."""
+
+
+def _qwen1(config: dict[str, Any], where: object) -> ModelSpec:
+    """Qwen1, in the key names of its first release and of the later ones.
+
+    Its intermediate_size is the width of gate and up together. Training stretches nothing, so seq_length, not
+    max_position_embeddings, is what the length of a run's rows is measured by.
+    """
+    for key, value in _QWEN1_FIXED.items():
+        if config.get(key, value) != value:
+            raise Problem("model.not_built", where=where, key=key, value=config[key])
+    reader = _Keys(config, where)
+    heads, hidden = reader.integer("num_attention_heads", "n_head"), reader.integer("hidden_size", "n_embd")
+    if hidden % heads:
+        raise Problem("model.bad_key", where=where, key="num_attention_heads", value=heads)
+    head_dim = reader.integer("kv_channels", default=hidden // heads)
+    if head_dim * heads != hidden or head_dim < 4:
+        raise Problem("model.bad_key", where=where, key="kv_channels", value=head_dim)
+    width = reader.integer("intermediate_size", "ffn_hidden_size")
+    if width % 2:
+        raise Problem("model.bad_key", where=where, key="intermediate_size", value=width)
+    vocab = reader.integer("vocab_size", "padded_vocab_size")
+    padded = reader.integer("padded_vocab_size", default=vocab)
+    if padded != vocab:  # the first release sized its embedding by one and its head by the other
+        raise Problem("model.bad_key", where=where, key="padded_vocab_size", value=padded)
+    # Where a config has neither key, the code that belongs to it decides: on, but for the first release.
+    usual = "n_embd" not in config
+    ntk, logn = (bool(config.get(key, usual)) for key in ("use_dynamic_ntk", "use_logn_attn"))
+    length = reader.integer("seq_length")
+    return ModelSpec(
+        family="qwen1",
+        hidden=hidden,
+        layers=reader.integer("num_hidden_layers", "n_layer"),
+        heads=heads,
+        kv_heads=heads,
+        head_dim=head_dim,
+        ffn=width // 2,
+        vocab=vocab,
+        rope_theta=reader.number("rotary_emb_base", 10000.0),
+        rms_eps=reader.number("layer_norm_epsilon", 1e-6),
+        max_positions=length,
+        tie=bool(config.get("tie_word_embeddings", False)),
+        qkv_bias=True,
+        qk_norm=False,
+        stretch=Stretch(length, ntk, logn) if ntk or logn else None,
     )
 
 
@@ -178,12 +271,14 @@ class _Keys:
     def __init__(self, config: dict[str, Any], where: object) -> None:
         self.config, self.where = config, where
 
-    def integer(self, key: str, default: int | None = None) -> int:
-        value = self.config.get(key)
-        if value is None:
+    def integer(self, *keys: str, default: int | None = None) -> int:
+        """The value of the first of `keys` that is there: spellings of one thing."""
+        key = next((key for key in keys if self.config.get(key) is not None), None)
+        if key is None:
             if default is None:
-                raise Problem("model.missing_key", where=self.where, key=key)
+                raise Problem("model.missing_key", where=self.where, key=keys[0])
             return default
+        value = self.config[key]
         if not isinstance(value, int) or isinstance(value, bool) or not 0 < value < 2**31:
             raise Problem("model.bad_key", where=self.where, key=key, value=value)
         return value

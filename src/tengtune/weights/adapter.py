@@ -17,14 +17,18 @@ from typing import Any
 from tengtune import files
 from tengtune.json_file import read_object
 from tengtune.models import names
+from tengtune.models.spec import Family
 from tengtune.ui import language
 from tengtune.ui.lists import first_few
 from tengtune.ui.problems import Problem, os_errors
-from tengtune.weights.safetensors_io import open_file, write_file
+from tengtune.weights.pairs import Pair, join_parts, split_parts
+from tengtune.weights.safetensors_io import write_file
+from tengtune.weights.source import open_weights
 from tengtune.weights.stream import Array, is_float, non_finite, stream
 
 CONFIG = "adapter_config.json"
 WEIGHTS = "adapter_model.safetensors"
+TORCH_WEIGHTS = "adapter_model.bin"
 
 _READ = {"r", "lora_alpha", "target_modules", "base_model_name_or_path", "rank_pattern", "alpha_pattern"}
 _IRRELEVANT = {
@@ -57,15 +61,6 @@ _OFF: tuple[object, ...] = (None, False, [], {})
 
 
 @dataclass(frozen=True)
-class Pair:
-    """One linear's adapter: its weight becomes W + scale x B A. a [rank, in], b [out, rank]."""
-
-    a: Array
-    b: Array
-    scale: float
-
-
-@dataclass(frozen=True)
 class Adapter:
     """A LoRA adapter. rank, alpha and scale are its usual ones; a pair may differ (rank_pattern).
 
@@ -82,30 +77,50 @@ class Adapter:
 
 
 def write_adapter(
-    folder: Path, tensors: Mapping[str, Array], rank: int, alpha: float, targets: Sequence[str], base: str
+    folder: Path,
+    tensors: Mapping[str, Array],
+    rank: int,
+    alpha: float,
+    targets: Sequence[str],
+    base: str,
+    family: Family = "qwen2",
 ) -> None:
-    """Write an adapter folder, atomically.
+    """Write an adapter folder for a model of `family`, atomically.
 
-    `tensors` by canonical name (models/names.py); alpha as in scale = alpha / rank; `base` is the name or
-    the folder of the model it belongs to.
+    `tensors` by canonical name (models/names.py): adapters, and whole tensors that replace the model's
+    (modules_to_save); alpha as in scale = alpha / rank; targets as PEFT is to find them (models/targets.py);
+    `base` is the name or the folder of the model. Qwen1 adapters of q, k and v that do not share their A are
+    written as one of c_attn with a rank of its own.
     """
+    joined, ranks = join_parts(tensors) if family == "qwen1" else (tensors, {})
+    patterns = {names.to_stored(linear, family).rpartition(".")[2]: own for linear, own in ranks.items()}
+    whole = [name.rpartition(".")[0] for name in joined if names.split_lora(name) is None]
     config = {
         "peft_type": "LORA",
         "task_type": "CAUSAL_LM",
         "base_model_name_or_path": base,
         "r": rank,
-        "lora_alpha": int(alpha) if float(alpha).is_integer() else alpha,
+        "lora_alpha": _plain(alpha),
         "target_modules": list(targets),
         "lora_dropout": 0.0,
         "bias": "none",
         "fan_in_fan_out": False,
         "init_lora_weights": True,
         "inference_mode": True,
-        "modules_to_save": None,
+        "modules_to_save": [names.to_stored(n, family).rpartition(".")[2] for n in sorted(whole)] or None,
     }
+    if patterns:
+        config["rank_pattern"] = patterns
+        config["alpha_pattern"] = {name: _plain(alpha * own / rank) for name, own in patterns.items()}
+    stored = [stream(names.to_peft(name, family), array) for name, array in sorted(joined.items())]
     with files.atomic_folder(folder) as partial:
-        write_file(partial / WEIGHTS, [stream(names.to_peft(n), a) for n, a in sorted(tensors.items())])
+        write_file(partial / WEIGHTS, stored)
         files.write_text(partial / CONFIG, json.dumps(config, ensure_ascii=False, indent=2) + "\n")
+
+
+def _plain(number: float) -> float | int:
+    """An integer as one: PEFT's own files have it so."""
+    return int(number) if float(number).is_integer() else number
 
 
 def read_adapter(folder: Path) -> Adapter:
@@ -116,25 +131,25 @@ def read_adapter(folder: Path) -> Adapter:
     config = read_object(path, "adapter.bad_json")
     _refuse_inexact(config, path)
     reader = _Config(config, path)
-    tensors = _read_tensors(folder)
-    linears = dict.fromkeys(lora[0] for name in tensors if (lora := names.split_lora(name)))
+    weights = _weights(folder)
+    tensors, modules = _read_tensors(weights)
     faults = [] if tensors else [language.say("adapter.fault_empty")]
-    pairs = {}
-    for linear in linears:
+    pairs: dict[str, Pair] = {}
+    for linear, module in modules.items():
         a, b, rank = (
             tensors.get(linear + names.LORA_A),
             tensors.get(linear + names.LORA_B),
-            reader.rank(linear),
+            reader.rank(module),
         )
         if a is None or b is None:
-            faults.append(language.say("adapter.fault_pair", name=linear))
-        elif a.ndim != 2 or b.ndim != 2 or not a.shape[0] == b.shape[1] == rank:
+            faults.append(language.say("adapter.fault_pair", name=module))
+        elif a.ndim != 2 or b.ndim != 2 or not a.shape[0] == b.shape[1] == rank or _uneven(linear, b):
             shapes = {"a": list(a.shape), "b": list(b.shape)}
-            faults.append(language.say("adapter.fault_shape", name=linear, rank=rank, **shapes))
+            faults.append(language.say("adapter.fault_shape", name=module, rank=rank, **shapes))
         else:
-            pairs[linear] = Pair(a, b, reader.scale(linear))
+            pairs |= split_parts(linear, Pair(a, b, reader.scale(module)))
     if faults:
-        raise Problem("adapter.bad_tensors", where=folder / WEIGHTS, faults=first_few(faults))
+        raise Problem("adapter.bad_tensors", where=weights, faults=first_few(faults))
     return Adapter(
         rank=reader.rank(),
         alpha=reader.alpha(),
@@ -146,17 +161,31 @@ def read_adapter(folder: Path) -> Adapter:
     )
 
 
-def _read_tensors(folder: Path) -> dict[str, Array]:
-    """The adapter's tensors by canonical name: all floats, all finite."""
-    path = folder / WEIGHTS
-    if not path.exists():
-        with os_errors(folder):
-            found = sorted(entry.name for entry in folder.iterdir())
-        raise Problem("adapter.no_weights", where=folder, found=first_few(found, ", "))
-    tensors, faults = {}, []
-    for stored, array in open_file(path).items():
+def _uneven(linear: str, b: Array) -> bool:
+    """Whether B's rows cannot be those of the linear's parts."""
+    return b.shape[0] % len(names.parts_of(linear)) != 0
+
+
+def _weights(folder: Path) -> Path:
+    """The folder's file of tensors; older PEFT wrote a .bin."""
+    for name in (WEIGHTS, TORCH_WEIGHTS):
+        if (folder / name).exists():
+            return folder / name
+    with os_errors(folder):
+        found = sorted(entry.name for entry in folder.iterdir())
+    raise Problem("adapter.no_weights", where=folder, found=first_few(found, ", "))
+
+
+def _read_tensors(path: Path) -> tuple[dict[str, Array], dict[str, str]]:
+    """The adapter's tensors by canonical name, all floats and finite; and its linears: canonical name ->
+    the name that rank_pattern is written for."""
+    tensors: dict[str, Array] = {}
+    modules: dict[str, str] = {}
+    faults = []
+    for stored, array in open_weights(path).items():
         name = names.from_peft(stored)
-        if name is None or ("lora_" in name and names.split_lora(name) is None):
+        lora = None if name is None else names.split_lora(name)
+        if name is None or ("lora_" in name and lora is None):
             faults.append(language.say("adapter.fault_name", name=stored))
         elif not is_float(array.dtype):
             faults.append(language.say("adapter.fault_dtype", name=stored, found=array.dtype.name))
@@ -164,9 +193,11 @@ def _read_tensors(folder: Path) -> dict[str, Array]:
             faults.append(language.say("adapter.fault_values", name=stored))
         else:
             tensors[name] = array
+            if lora is not None:
+                modules.setdefault(lora[0], names.peft_module(stored))
     if faults:
         raise Problem("adapter.bad_tensors", where=path, faults=first_few(faults))
-    return tensors
+    return tensors, modules
 
 
 def _refuse_inexact(config: dict[str, Any], path: Path) -> None:

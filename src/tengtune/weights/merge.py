@@ -20,9 +20,11 @@ from tengtune.models.spec import ModelSpec
 from tengtune.ui import language
 from tengtune.ui.lists import first_few, size
 from tengtune.ui.problems import FAILED_RUN, UNFIT_MACHINE, Problem, os_errors
-from tengtune.weights.adapter import Adapter, Pair, read_adapter
+from tengtune.weights.adapter import Adapter, read_adapter
+from tengtune.weights.pairs import Pair
 from tengtune.weights.safetensors_io import INDEX, SHARD_BYTES, Advance, write_folder
 from tengtune.weights.source import open_source, weight_files
+from tengtune.weights.stacks import put_together
 from tengtune.weights.stream import Array, TensorStream, blocks, non_finite, stream
 
 COMPANIONS = (
@@ -37,6 +39,14 @@ COMPANIONS = (
     "chat_template.jinja",
     "chat_template.json",
     "qwen.tiktoken",
+    # Qwen1's own code, which transformers asks for. It is carried along, never imported.
+    "configuration_qwen.py",
+    "modeling_qwen.py",
+    "tokenization_qwen.py",
+    "qwen_generation_utils.py",
+    "cpp_kernels.py",
+    "cache_autogptq_cuda_256.cpp",
+    "cache_autogptq_cuda_kernel_256.cu",
 )
 """What travels from the base's folder along with the weights; nothing else does."""
 
@@ -96,7 +106,7 @@ def write_merge(
     if need > free:
         raise Problem("merge.no_space", where=out, exit_code=UNFIT_MACHINE, need=size(need), free=size(free))
     with files.atomic_folder(out) as folder:
-        write_folder(folder, list(_tensors(merge)), shard_bytes, advance)
+        write_folder(folder, put_together(merge.spec, _tensors(merge)), shard_bytes, advance)
         _copy_companions(merge.base, folder)
         _verify(folder, merge.spec, merge.changed, out)
 
@@ -141,7 +151,7 @@ def _misfits(merge: Merge) -> Iterator[str]:
 
 
 def _tensors(merge: Merge) -> Iterator[TensorStream]:
-    """The merged model's tensors in the base's order and dtypes."""
+    """The merged model's canonical tensors in the base's dtypes."""
     pairs = {f"{linear}.weight": pair for linear, pair in merge.adapter.pairs.items()}
     for name, base in merge.source.items():
         value = merge.adapter.whole.get(name, base)

@@ -13,10 +13,22 @@ from tengtune.models.spec import ModelSpec
 from tengtune.ui import language
 from tengtune.ui.lists import first_few
 from tengtune.ui.problems import Problem, os_errors
-from tengtune.weights.safetensors_io import INDEX, SINGLE, open_file
+from tengtune.weights import safetensors_io, torch_zip
+from tengtune.weights.safetensors_io import INDEX, SINGLE
+from tengtune.weights.stacks import stored_shapes, take_apart
 from tengtune.weights.stream import Array, blocks, is_float
 
-_PLAIN_NAME = re.compile(r"[\w.-]{1,200}\.safetensors", re.ASCII)
+TORCH_SINGLE = "pytorch_model.bin"
+TORCH_INDEX = "pytorch_model.bin.index.json"
+
+_PLAIN_NAME = re.compile(r"[\w.-]{1,200}(\.safetensors|\.bin)", re.ASCII)
+
+
+def open_weights(path: Path) -> dict[str, Array]:
+    """The tensors of one weight file by name, as read-only views of its memory map; Problem if damaged."""
+    if path.suffix == ".safetensors":
+        return safetensors_io.open_file(path)
+    return torch_zip.open_file(path)
 
 
 def open_source(folder: Path, spec: ModelSpec) -> dict[str, Array]:
@@ -26,8 +38,9 @@ def open_source(folder: Path, spec: ModelSpec) -> dict[str, Array]:
     well, if it equals the embedding; the copy is left out. Raises Problem.
     """
     stored = read_folder(folder)
-    wanted = dict(spec.tensors())
-    head, embedding = stored.get("lm_head.weight"), stored.get("model.embed_tokens.weight")
+    wanted = stored_shapes(spec)
+    head = stored.get("lm_head.weight")
+    embedding = stored.get(names.to_stored("model.embed_tokens.weight", spec.family))
     if spec.tie and head is not None and embedding is not None:
         if not _equal(head, embedding):
             raise Problem("weights.tied_head", where=folder)
@@ -42,7 +55,7 @@ def open_source(folder: Path, spec: ModelSpec) -> dict[str, Array]:
             faults.append(language.say("weights.fault_unknown", name=name))
     if faults:
         raise Problem("weights.mismatch", where=folder, faults=first_few(faults))
-    return {name: stored[name] for name in wanted}
+    return take_apart(spec, stored)
 
 
 def read_folder(folder: Path) -> dict[str, Array]:
@@ -51,7 +64,7 @@ def read_folder(folder: Path) -> dict[str, Array]:
     stored: dict[str, Array] = {}
     places: dict[str, str] = {}
     for path in paths:
-        for name, array in open_file(path).items():
+        for name, array in open_weights(path).items():
             if name in places:
                 raise Problem(
                     "weights.twice", where=folder, tensor=name, first=places[name], second=path.name
@@ -60,20 +73,25 @@ def read_folder(folder: Path) -> dict[str, Array]:
     if weight_map is not None and places != weight_map:
         tensors = sorted({name for name, _ in places.items() ^ weight_map.items()})
         moved = [f"{t}: {weight_map.get(t, '-')} -> {places.get(t, '-')}" for t in tensors]
-        raise Problem("weights.wrong_shard", where=folder / INDEX, tensors=first_few(moved))
+        index = INDEX if paths[0].suffix == ".safetensors" else TORCH_INDEX
+        raise Problem("weights.wrong_shard", where=folder / index, tensors=first_few(moved))
     return stored
 
 
 def weight_files(folder: Path) -> tuple[list[Path], dict[str, str] | None]:
     """The weight files of a folder and, for shards, the index's tensor name -> file name.
 
-    As in transformers, model.safetensors counts before an index.
+    As in transformers, safetensors count before .bin, and one file before an index.
     """
-    if (folder / SINGLE).exists():
-        return [folder / SINGLE], None
-    if not (folder / INDEX).exists():
-        raise _no_weights(folder)
-    weight_map = _read_index(folder / INDEX)
+    for single, index in ((SINGLE, INDEX), (TORCH_SINGLE, TORCH_INDEX)):
+        if (folder / single).exists():
+            return [folder / single], None
+        if (folder / index).exists():
+            return _shards(folder, _read_index(folder / index, Path(single).suffix))
+    raise _no_weights(folder)
+
+
+def _shards(folder: Path, weight_map: dict[str, str]) -> tuple[list[Path], dict[str, str]]:
     shards = sorted(set(weight_map.values()))
     missing = [name for name in shards if not (folder / name).exists()]
     if missing:
@@ -87,13 +105,14 @@ def weight_files(folder: Path) -> tuple[list[Path], dict[str, str] | None]:
     return [folder / name for name in shards], weight_map
 
 
-def _read_index(path: Path) -> dict[str, str]:
+def _read_index(path: Path, suffix: str) -> dict[str, str]:
     weight_map = read_object(path, "weights.bad_index").get("weight_map")
     if not isinstance(weight_map, dict) or not weight_map:
         raise Problem("weights.bad_index", where=path, reason=language.say("weights.index_no_map"))
     for name in weight_map.values():
         # A file elsewhere would be read as if it were part of this model.
-        if not isinstance(name, str) or not _PLAIN_NAME.fullmatch(name):
+        plain = _PLAIN_NAME.fullmatch(name) if isinstance(name, str) else None
+        if plain is None or plain[1] != suffix:
             reason = language.say("weights.index_outside", file=str(name)[:200])
             raise Problem("weights.bad_index", where=path, reason=reason)
     return weight_map
@@ -104,7 +123,7 @@ def _no_weights(folder: Path) -> Problem:
         found = sorted(entry.name for entry in folder.iterdir())
     pickles = [name for name in found if name.endswith((".bin", ".pt", ".pth"))]
     if pickles:
-        return Problem("weights.only_bin", where=folder, found=first_few(pickles, ", "))
+        return Problem("weights.other_names", where=folder, found=first_few(pickles, ", "))
     return Problem("weights.none", where=folder, found=first_few(found, ", ") or "-")
 
 
