@@ -77,7 +77,7 @@ def test_an_empty_output_folder_is_taken(tmp_path: Path, folders: list[object]) 
 def test_the_three_folders_go_together(folders: list[object], missing: int) -> None:
     done = tengtune(*folders[:missing], *folders[missing + 2 :])
     assert done.returncode == 2
-    assert "merge.all_three" in done.stderr
+    assert "merge.options" in done.stderr
 
 
 @pytest.mark.parametrize("size", ["0", "5TB", "-1", "many", "1e9"])

@@ -29,24 +29,45 @@ def in_run(recipe: Recipe, console: Console, force: bool) -> None:
 @click.command("merge")
 @click.option("--base", type=FOLDER, help="底座模型目录 / the base model's folder")
 @click.option("--adapter", type=FOLDER, help="PEFT 适配器目录 / the PEFT adapter's folder")
-@click.option("--out", type=FOLDER, help="输出目录 / the folder to make")
+@click.option("--shards", type=FOLDER, help="各 rank 的 checkpoint 目录 / where the rank_N folders are")
+@click.option("--strategy", type=FOLDER, help="切分策略文件或目录 / the run's strategy file or folder")
+@click.option("--first-copy", is_flag=True, help="不比较重复切片 / do not compare parts several ranks hold")
+@click.option("--out", type=FOLDER, help="输出目录或 .ckpt / the folder (or .ckpt) to make")
 @click.option("--shard-size", metavar="SIZE", help="单个文件上限，默认 5GB / largest file, 5GB by default")
 @wraps(in_run)
 def command(
-    base: Path | None, adapter: Path | None, out: Path | None, shard_size: str | None, **options: Any
+    base: Path | None,
+    adapter: Path | None,
+    shards: Path | None,
+    strategy: Path | None,
+    first_copy: bool,
+    out: Path | None,
+    shard_size: str | None,
+    **options: Any,
 ) -> None:
-    if base is None and adapter is None and out is None and shard_size is None:
+    if not any((base, adapter, shards, strategy, first_copy, out, shard_size)):
         in_run(**options)
         return
-    if base is None or adapter is None or out is None:
-        raise Problem("merge.all_three")
-    from tengtune.steps.merge import merge_adapter
+    console, limit = make_console(options["quiet"], options["as_json"]), _bytes(shard_size or "5GB")
+    if base and adapter and out and not (shards or strategy or first_copy):
+        from tengtune.steps.merge import merge_adapter
 
+        _refuse_full(out)
+        figures = merge_adapter(base, adapter, out, console, limit)
+    elif shards and out and not (base or adapter):
+        from tengtune.steps.merge import merge_shards
+
+        _refuse_full(out)
+        figures = merge_shards(shards, strategy, out, console, limit, compare=not first_copy)
+    else:
+        raise Problem("merge.options")
+    console.result(str(out), folder=str(out), **figures)
+
+
+def _refuse_full(out: Path) -> None:
+    """A merge replaces its output as a whole."""
     if out.exists() and not (out.is_dir() and not any(out.iterdir())):
         raise Problem("merge.out_exists", where=out)
-    console = make_console(options["quiet"], options["as_json"])
-    figures = merge_adapter(base, adapter, out, console, _bytes(shard_size or "5GB"))
-    console.result(str(out), folder=str(out), **figures)
 
 
 def _bytes(text: str) -> int:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,8 @@ from tengtune.ui import language
 from tengtune.ui.console import Console
 from tengtune.ui.lists import size
 from tengtune.weights.merge import open_merge, place_full, write_merge
-from tengtune.weights.safetensors_io import SHARD_BYTES
+from tengtune.weights.safetensors_io import SHARD_BYTES, Advance
+from tengtune.weights.shard import merged_streams, open_shards, write_whole
 
 
 def inputs(recipe: Recipe) -> list[Path]:
@@ -48,15 +51,8 @@ def merge_adapter(
         tensors=len(merge.source),
         size=size(merge.nbytes),
     )
-    start, done = time.monotonic(), 0
-    with console.progress(_megabytes(merge.nbytes), language.say("merge.progress")) as bar:
-
-        def advance(count: int) -> None:
-            nonlocal done
-            before, done = done, done + count
-            if _megabytes(done) > _megabytes(before):
-                bar.update(_megabytes(done))
-
+    start = time.monotonic()
+    with _progress(console, merge.nbytes) as advance:
         write_merge(merge, out, shard_bytes, advance)
     if merge.saturated:
         console.warn("merge.saturated", tensors=", ".join(merge.saturated))
@@ -70,6 +66,62 @@ def merge_adapter(
         "saturated": merge.saturated,
         "seconds": round(time.monotonic() - start, 3),
     }
+
+
+def merge_shards(
+    shards: Path,
+    strategy: Path | None,
+    out: Path,
+    console: Console,
+    shard_bytes: int = SHARD_BYTES,
+    compare: bool = True,
+) -> dict[str, Any]:
+    """Join the rank folders of a distributed MindSpore run into one model, in the names found; its figures.
+
+    out: a .ckpt or .safetensors file, or else a folder of safetensors. See weights/shard.py for the Problems.
+    """
+    whole = open_shards(shards, strategy, compare=compare)
+    for code, values in whole.notes:
+        console.warn(code, **values)
+    console.say(
+        "merge.shards",
+        save=whole.save.label,
+        files=len(whole.save.files),
+        tensors=len(whole.tensors),
+        size=size(whole.nbytes),
+        left_out=len(whole.left_out),
+        layout=whole.strategy.describe(),
+        strategy=whole.strategy.files[0] if whole.strategy.files else "-",
+    )
+    start = time.monotonic()
+    with _progress(console, whole.nbytes) as advance:
+        write_whole(merged_streams(whole), out, shard_bytes, advance)
+    console.say("merge.shards_done", out=out)
+    return {
+        "save": whole.save.label,
+        "ranks": sorted(whole.save.files),
+        "layout": whole.strategy.describe(),
+        "notes": [language.say(code, **values) for code, values in whole.notes],
+        "bytes": whole.nbytes,
+        "tensors": len(whole.tensors),
+        "left_out": len(whole.left_out),
+        "seconds": round(time.monotonic() - start, 3),
+    }
+
+
+@contextmanager
+def _progress(console: Console, nbytes: int) -> Iterator[Advance]:
+    """A bar over megabytes; gives the function that is told of the bytes just written."""
+    done = 0
+    with console.progress(_megabytes(nbytes), language.say("merge.progress")) as bar:
+
+        def advance(count: int) -> None:
+            nonlocal done
+            before, done = done, done + count
+            if _megabytes(done) > _megabytes(before):
+                bar.update(_megabytes(done))
+
+        yield advance
 
 
 def _megabytes(count: int) -> int:

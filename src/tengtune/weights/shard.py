@@ -46,12 +46,15 @@ _ADAPTER = re.compile(r"lora|delta")
 
 Tensors = dict[str, Rows]
 
+Note = tuple[str, dict[str, object]]
+"""A message's code and its values."""
+
 
 @dataclass(frozen=True)
 class Shards:
     """A distributed checkpoint that was checked and is not yet read.
 
-    save: the files that are used; notes: what the user should know of the choice, in their language;
+    save: the files that are used; notes: what the user should know of the choice;
     tensors: the whole model by the names found; left_out: optimizer states and counters.
     """
 
@@ -60,7 +63,7 @@ class Shards:
     save: Save
     tensors: Tensors
     left_out: list[str] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
+    notes: list[Note] = field(default_factory=list)
 
     @property
     def nbytes(self) -> int:
@@ -105,7 +108,7 @@ def open_shards(folder: Path, strategy: Path | None = None, *, compare: bool = T
         raise Problem("shard.no_weights", where=folder, found=first_few(gathered.left_out, ", ") or "-")
     if gathered.absent:
         absent = first_few(gathered.absent, ", ")
-        notes.append(language.say("shard.absent", count=len(gathered.absent), names=absent))
+        notes.append(("shard.absent", {"count": len(gathered.absent), "names": absent}))
     return Shards(folder, plan, save, gathered.tensors, gathered.left_out, notes)
 
 
@@ -130,9 +133,9 @@ def _find_strategy(folder: Path, given: Path | None, saves: list[Save]) -> Strat
     return Strategy(({},), 1)
 
 
-def _choose(folder: Path, saves: list[Save], strategy: Strategy) -> tuple[Save, list[str]]:
+def _choose(folder: Path, saves: list[Save], strategy: Strategy) -> tuple[Save, list[Note]]:
     """The newest complete save, and what is to be said of it and of the others."""
-    notes: list[str] = []
+    notes: list[Note] = []
     for number, save in enumerate(saves):
         beyond = sorted(rank for rank in save.files if rank >= strategy.ranks)
         if beyond:
@@ -145,14 +148,14 @@ def _choose(folder: Path, saves: list[Save], strategy: Strategy) -> tuple[Save, 
             )
         lost = _lost_ranks(strategy, save.files)
         if lost:
-            notes.append(language.say("shard.incomplete", save=save.label, ranks=first_few(lost, ", ")))
+            notes.append(("shard.incomplete", {"save": save.label, "ranks": first_few(lost, ", ")}))
             continue
         absent = sorted(set(range(strategy.ranks)) - save.files.keys())
         if absent:
-            notes.append(language.say("shard.replaced", save=save.label, ranks=first_few(absent, ", ")))
+            notes.append(("shard.replaced", {"save": save.label, "ranks": first_few(absent, ", ")}))
         if number + 1 < len(saves):
             older = first_few([s.label for s in saves[number + 1 :]], ", ")
-            notes.append(language.say("shard.older", save=save.label, older=older))
+            notes.append(("shard.older", {"save": save.label, "older": older}))
         return save, notes
     if not _lost_ranks(strategy, {rank: path for save in saves for rank, path in save.files.items()}):
         raise different_steps(folder, {save.label: list(save.files.values()) for save in saves})

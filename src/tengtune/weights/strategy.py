@@ -133,8 +133,15 @@ def _disagreement(path: Path, read: list[_File], stage: int) -> Problem:
 def _brief(layout: Layout | None) -> str:
     if layout is None:
         return "-"
-    shard = f", {layout.opt_size} x {layout.opt_step}" if layout.opt_size else ""
-    return f"{list(layout.dev_matrix)}, {[list(dims) for dims in layout.tensor_map]}{shard}"
+    shard = f", opt_weight_shard_size {layout.opt_size}" if layout.opt_size else ""
+    return f"dev_matrix {list(layout.dev_matrix)}, tensor_map {_maps(layout)}{shard}"
+
+
+def _maps(layout: Layout) -> list[Any]:
+    """tensor_map as MindSpore writes it: a number for each axis, or a list of them where one is cut twice."""
+    if all(len(dims) < 2 for dims in layout.tensor_map):
+        return [dims[0] if dims else -1 for dims in layout.tensor_map]
+    return [list(dims) or [-1] for dims in layout.tensor_map]
 
 
 def _read_file(path: Path, known: dict[bytes, _Items]) -> _File:
@@ -189,7 +196,7 @@ def _parse(path: Path, data: bytes) -> _Items:
                 raise wire.WireError(offset, "key")
             fields = _fields(data, *_span(item, 2))
             grids, maps = ([_dims(data, *span[1:]) for span in fields.get(key, [])] for key in (1, 2))
-            # More than one tensor map: one for each axis; an empty one marks a tensor of a single axis.
+            # More than one tensor map: one for each axis, and an empty one after that of a single axis.
             axes: Any = maps[0] if len(maps) == 1 else [dims for dims in maps if dims] if maps else None
             size, step = _number(fields, 7), _number(fields, 6)
             layouts[name] = _checked(path, name, grids[0] if grids else (), axes, step, size)
@@ -322,11 +329,11 @@ def _encoded(where: Path, layouts: Mapping[str, Layout], prefix: str = "") -> by
     for name, layout in layouts.items():
         if "-" in name:  # MindSpore cuts names at it, and fails
             raise Problem("strategy.dash", where=where, tensor=name[:200])
-        if all(len(dims) < 2 for dims in layout.tensor_map):
-            maps = [[dims[0] if dims else -1 for dims in layout.tensor_map]]
-        else:
-            maps = [list(dims) or [-1] for dims in layout.tensor_map]
-            maps += [[]] if len(maps) == 1 else []
+        maps = _maps(layout)
+        if not maps or type(maps[0]) is int:
+            maps = [maps]
+        elif len(maps) == 1:  # an empty one marks a tensor of a single axis
+            maps.append([])
         parts = [wire.message(1, wire.repeated(1, layout.dev_matrix))]
         parts += [wire.message(2, wire.repeated(1, dims)) for dims in maps]
         parts += [wire.message(3), wire.message(4), wire.number(5, 0)]
