@@ -251,6 +251,31 @@ def test_a_key_that_stands_twice_is_marked(tmp_path: Path) -> None:
     assert value.key == "a"
 
 
+@given(
+    base=st.binary(max_size=30) | OBJECTS.map(lambda data: json.dumps(data).encode()),
+    edits=st.lists(st.tuples(st.integers(0, 60), st.sampled_from(b'[]{}",:\n\\ e-\xff\x00')), max_size=4),
+    lines=st.booleans(),
+)
+@settings(SETTINGS, max_examples=300)
+def test_whatever_the_bytes_there_are_records_faults_or_a_problem(
+    tmp_path: Path, base: bytes, edits: list[tuple[int, int]], lines: bool
+) -> None:
+    raw = bytearray(base.strip(b"[]") if lines else base)
+    for place, byte in edits:
+        raw[place % (len(raw) + 1) : place % (len(raw) + 1)] = bytes([byte])
+    path = tmp_path / "a.json"
+    path.write_bytes(raw)
+    try:
+        items = list(read_records(path, "x"))
+    except Problem as found:
+        assert found.code in ("data.bad_json", "data.not_utf8", "data.empty_file")
+        assert str(found.where).startswith(str(path))
+    else:
+        numbers = [item.number if isinstance(item, Record) else item.record for item in items]
+        numbered = [number for number in numbers if number is not None]
+        assert numbered == list(range(len(numbered)))
+
+
 def test_a_missing_file_and_a_folder(tmp_path: Path) -> None:
     assert problem(tmp_path / "none.json").code == "io.not_found"
     assert problem(tmp_path).code == "io.is_folder"

@@ -26,7 +26,7 @@ from tengtune.train.batch import NO_LABEL, Batch
 from tengtune.ui.problems import Problem, os_errors
 
 VERSION = 1
-COPY_TOKENS = 1 << 22
+COPY_TOKENS = 1 << 18
 """Tokens gathered at a time while a store is written."""
 
 

@@ -32,8 +32,10 @@ from tengtune.ui.console import Console
 from tengtune.ui.problems import Problem
 
 BATCH = 512
-"""Conversations rendered at a time."""
-THREADS = 4
+BATCH_CHARACTERS = 1 << 18
+"""Conversations rendered at a time: so many, or so much text (ids are Python lists for a moment)."""
+THREADS = 2
+"""Threads that render. More would wait for each other: besides encoding it is Python's own work."""
 
 Rendered = tuple[str, int, Example | None, Outcome]
 """A conversation's source, its length in tokens before any cut, and what `fit` made of it."""
@@ -150,16 +152,18 @@ def _keep(pool: Spool, report: Report, rendered: Rendered, seq_len: int) -> None
 
 
 def _batches(items: Iterable[Conversation | Fault], report: Report) -> Iterator[list[Conversation]]:
-    """Conversations in lists of BATCH; faults go to the report."""
+    """Conversations in lists of at most BATCH; faults go to the report."""
     batch: list[Conversation] = []
+    characters = 0
     for item in items:
         if isinstance(item, Fault):
             report.fault(item)
             continue
         batch.append(item)
-        if len(batch) == BATCH:
+        characters += sum(len(message.content) for message in item.messages)
+        if len(batch) == BATCH or characters >= BATCH_CHARACTERS:
             yield batch
-            batch = []
+            batch, characters = [], 0
     if batch:
         yield batch
 
