@@ -3,7 +3,8 @@
 A step is a module `tengtune.steps.<name>` with
     inputs(recipe) -> list of files and folders it reads
     settings(recipe) -> the part of the recipe that decides its products (JSON values)
-    run(recipe, console) -> Result
+    run(recipe, console) -> Result; of a step that resumes (pipeline.Step), run(recipe, console, anew): with
+        `anew` True it begins at the beginning, whatever an interrupted run left
 It writes below `recipe.folder` only.
 """
 
@@ -22,14 +23,12 @@ from typing import Any
 
 from tengtune import __version__, files
 from tengtune.pipeline import STEPS, Step, step
-from tengtune.recipe import Recipe
+from tengtune.recipe import CHANGEABLE, Recipe
 from tengtune.ui.console import Console
 from tengtune.ui.language import current
 from tengtune.ui.problems import Problem, os_errors
 
 HEADER_BYTES = 65_536
-HARMLESS = ("train.log_every", "output.prompts", "output.max_new_tokens", "output.samples")
-"""Keys that may change over an existing run folder: no trained number depends on them."""
 
 
 @dataclass(frozen=True)
@@ -74,23 +73,30 @@ def snapshot(recipe: Recipe) -> str:
     return "\n".join(lines) + "\n"
 
 
-def run_all(recipe: Recipe, console: Console) -> None:
+def run_all(recipe: Recipe, console: Console, anew: bool = False) -> None:
     """Every `work` step in order."""
     for each in STEPS:
         if each.kind == "work":
-            execute(each, recipe, console)
+            execute(each, recipe, console, anew=anew)
 
 
-def run_needed(name: str, recipe: Recipe, console: Console, force: bool = False) -> dict[str, Any]:
+def run_needed(
+    name: str, recipe: Recipe, console: Console, force: bool = False, anew: bool = False
+) -> dict[str, Any]:
     """The step `name` after the steps it needs; the figures of `name`."""
     target = step(name)
     for need in target.needs:
         run_needed(need, recipe, console)
-    return execute(target, recipe, console, force)
+    return execute(target, recipe, console, force, anew)
 
 
-def execute(each: Step, recipe: Recipe, console: Console, force: bool = False) -> dict[str, Any]:
-    """Run one step, or skip it when its inputs, settings and products are what its record says."""
+def execute(
+    each: Step, recipe: Recipe, console: Console, force: bool = False, anew: bool = False
+) -> dict[str, Any]:
+    """Run one step, or skip it when its inputs, settings and products are what its record says.
+
+    force: do it even then, from its beginning. anew: if it has to be done, from its beginning.
+    """
     module = importlib.import_module(each.module)
     state = {
         "inputs": [_fingerprint(path) for path in module.inputs(recipe)],
@@ -106,7 +112,9 @@ def execute(each: Step, recipe: Recipe, console: Console, force: bool = False) -
     console.heading(f"{each.name}: {title}")
     files.remove(record)  # from here on the step's products are not to be trusted
     start = time.time()
-    result: Result = module.run(recipe, console)
+    result: Result = (
+        module.run(recipe, console, anew or force) if each.resumes else module.run(recipe, console)
+    )
     done = {
         "step": each.name,
         **state,
@@ -156,7 +164,7 @@ def _fingerprint(path: Path) -> dict[str, Any]:
 
 
 def _comparable(text: str) -> list[str]:
-    """The snapshot's lines as "group.key: value" without comments and harmless keys."""
+    """The snapshot's lines as "group.key: value" without comments and changeable keys."""
     group, lines = "", []
     for line in text.splitlines():
         if line.startswith("#"):
@@ -166,7 +174,7 @@ def _comparable(text: str) -> list[str]:
         elif line.endswith(":"):
             group = line[:-1]
             continue
-        if line.split(":", 1)[0] not in HARMLESS:
+        if line.split(":", 1)[0] not in CHANGEABLE:
             lines.append(line)
     return lines
 

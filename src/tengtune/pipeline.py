@@ -16,7 +16,8 @@ class Step:
     """One step of the pipeline; its code is `tengtune.steps.<name>`.
 
     kind: `work` makes files, `advice` judges, `on request` is left out by `run`.
-    needs: the steps whose products it reads; makes: what it leaves in the run folder.
+    needs: the steps whose products it reads; makes: what it leaves in the run folder. resumes: it can go on
+    where it was stopped.
     """
 
     name: str
@@ -25,6 +26,7 @@ class Step:
     makes: tuple[str, ...]
     zh: str
     en: str
+    resumes: bool = False
 
     @property
     def module(self) -> str:
@@ -33,7 +35,7 @@ class Step:
 
 STEPS: tuple[Step, ...] = (
     Step("data", "work", (), ("data/",), "把数据变成训练行", "turn the data into rows of tokens"),
-    Step("train", "work", ("data",), ("adapter/", "metrics.jsonl"), "微调", "fine-tune"),
+    Step("train", "work", ("data",), ("adapter/", "metrics.jsonl"), "微调", "fine-tune", resumes=True),
     Step("merge", "work", ("train",), ("merged/",), "合并成完整模型", "merge into a whole model"),
     Step(
         "predict", "work", ("merge",), ("samples.jsonl",), "提问，对比训练前后的回答", "ask, before and after"

@@ -19,6 +19,23 @@ Dtype = Literal["auto", "float32", "float16", "bfloat16"]
 LabelPolicy = Literal["assistant", "qwen"]
 
 Positive = Annotated[int, Field(ge=1)]
+CHANGEABLE = (
+    "train.micro_batch",
+    "train.recompute",
+    "train.log_every",
+    "train.eval_every",
+    "train.save_every",
+    "train.keep",
+    "train.on_nan",
+    "train.stall_minutes",
+    "parallel.ranks",
+    "output.prompts",
+    "output.max_new_tokens",
+    "output.samples",
+)
+"""Keys that may change over an existing run folder, and between a checkpoint and the run that goes on from
+it: what is learned does not depend on them, save for rounding."""
+
 Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
 
 
@@ -77,6 +94,14 @@ class Train(Group):
     log_every: Positive = 1
     eval_every: Positive | None = None
 
+    # None: a tenth of the run's steps, at most 50 (lora) or 500 (full): minutes of work are lost, not hours,
+    # and saving stays below 2% of the time (an adapter's state is megabytes, a model's 12 bytes a parameter).
+    save_every: Positive | None = None
+    keep: Positive = 2  # the newest so many checkpoints, and the one with the best held-out loss
+    early_stop: Positive | None = None  # evaluations in a row without a better held-out loss
+    on_nan: Literal["skip", "rewind", "stop"] = "skip"
+    # HCCL gives up a silent collective after about as long; before it does, the stacks are on the disk.
+    stall_minutes: Annotated[float, Field(gt=0)] | None = 30.0
     @property
     def learning_rate(self) -> float:
         """The peak learning rate, the default chosen by method."""
@@ -84,6 +109,10 @@ class Train(Group):
             return self.lr
         return 3e-4 if self.method == "lora" else 1e-5
 
+
+    def save_interval(self, steps: int) -> int:
+        """Steps between two checkpoints of a run of `steps` steps."""
+        return self.save_every or min(-(-steps // 10), 50 if self.method == "lora" else 500)
 
 class Lora(Group):
     """The adapter; scale = alpha / rank."""
@@ -186,6 +215,7 @@ def keys(group: type[BaseModel] = Recipe, prefix: str = "") -> Iterator[str]:
     for name, field in group.model_fields.items():
         if field.exclude:
             continue
+    _check_early_stop(recipe, lines)
         kind = field.annotation
         if isinstance(kind, type) and issubclass(kind, BaseModel):
             yield from keys(kind, f"{prefix}{name}.")
@@ -256,3 +286,11 @@ def _check_batch(recipe: Recipe, lines: Lines) -> None:
             down=max(train.global_batch // share * share, share),
             up=-(-train.global_batch // share) * share,
         )
+
+
+def _check_early_stop(recipe: Recipe, lines: Lines) -> None:
+    """Early stopping looks at held-out losses, so there must be some."""
+    lacking = {"train.eval_every": not recipe.train.eval_every, "data.heldout": not recipe.data.heldout}
+    if recipe.train.early_stop and any(lacking.values()):
+        key = next(key for key, lacks in lacking.items() if lacks)
+        raise Problem("recipe.early_stop", where=_place(recipe.file, lines, ("train", "early_stop")), key=key)

@@ -5,7 +5,6 @@ The PyTorch back end is measured against transformers and peft in its own tests.
 
 from __future__ import annotations
 
-import io
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from tests.batches import make_batch, random_documents
+from tests.fit_lab import run_fit
 from tests.mindspore_lab import as_shards, build, compiled_graphs, copy_of_state
 from tests.tiny import VOCAB, tiny_config, tiny_weights
 from tests.torch_lab import make_backend, make_recipe
@@ -23,11 +23,8 @@ from tengtune.data.pack import pack
 from tengtune.data.store import About, Store, open_store, write_store
 from tengtune.models.spec import ModelSpec, from_config
 from tengtune.recipe import Recipe
-from tengtune.train import schedule
 from tengtune.train.batch import Batch
-from tengtune.train.fit import Fit
-from tengtune.train.metrics import Metrics, read
-from tengtune.ui.console import Console
+from tengtune.train.metrics import read
 
 STEPS, HALF, LENGTH = 10, 5, 64
 SLOTS = (48, 64)
@@ -181,14 +178,9 @@ def test_the_loop_runs_both_alike(case: Case, tmp_path: Path) -> None:
     records = []
     for run in (case.torch, case.mindspore):
         run.backend.load_shards(as_shards(case.torch.states[0]), 1)
-        console = Console("quiet", io.StringIO(), io.StringIO())
-        metrics = Metrics(tmp_path / "metrics.jsonl")
-        try:
-            Fit(run.backend, rows, schedule.plan(recipe, rows.rows), recipe, console, metrics, heldout).run()
-        finally:
-            metrics.close()
-        records.append(list(read(tmp_path / "metrics.jsonl")))
-        (tmp_path / "metrics.jsonl").unlink()
+        folder = tmp_path / run.backend.__class__.__name__
+        run_fit(folder, run.backend, rows, recipe, heldout)
+        records.append(list(read(folder / "metrics.jsonl")))
     assert [r["step"] for r in records[1]] == [r["step"] for r in records[0]] == [2, 2, 4, 4, 5]
     for theirs, ours in zip(*records, strict=True):
         for key in {"loss", "grad_norm", "heldout_loss", "trained_tokens"} & theirs.keys():

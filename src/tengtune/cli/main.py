@@ -15,7 +15,7 @@ from tengtune import __version__
 from tengtune.pipeline import STEPS
 from tengtune.ui import language
 from tengtune.ui.console import Console
-from tengtune.ui.problems import FAILED_RUN, Problem, from_os_error
+from tengtune.ui.problems import FAILED_RUN, Problem, Stopped, from_os_error
 
 TOOLS: dict[str, tuple[str, str]] = {
     "init": ("写出一份运行文件", "write a run file"),
@@ -85,6 +85,9 @@ def _guarded(arguments: list[str]) -> int:
     except Problem as problem:
         console.problem(problem)
         return problem.exit_code
+    except Stopped as stopped:
+        console.warn(stopped.code, **stopped.values)
+        return stopped.exit_code
     except click.exceptions.Exit as error:
         return error.exit_code
     except click.ClickException as error:

@@ -57,3 +57,19 @@ def step_options(function: Command) -> Command:
     """run_options for one step's command: adds --force."""
     force = click.option("--force", is_flag=True, help="即使已是最新也重做 / redo even if up to date")
     return run_options(force(function))
+
+
+def resume_option(function: Command) -> Command:
+    """--resume auto|never; the function receives `anew`, True for never."""
+
+    @click.option(
+        "--resume",
+        type=click.Choice(["auto", "never"]),
+        default="auto",
+        help="从检查点继续（默认），或从头训练 / go on from a checkpoint (default), or train from the start",
+    )
+    @wraps(function)
+    def wrapper(*arguments: Any, resume: str, **options: Any) -> None:
+        function(*arguments, anew=resume == "never", **options)
+
+    return wrapper

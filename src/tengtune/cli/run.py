@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from tengtune import engine
-from tengtune.cli.options import run_options
+from tengtune.cli.options import resume_option, run_options
 from tengtune.cli.predict import show_samples
 from tengtune.recipe import Recipe
 from tengtune.ui import language
@@ -14,9 +14,10 @@ from tengtune.ui.console import Console
 
 @click.command("run")
 @run_options
-def command(recipe: Recipe, console: Console) -> None:
+@resume_option
+def command(recipe: Recipe, console: Console, anew: bool) -> None:
     """按顺序完成所需的全部步骤 / Do all the steps that are needed, in order."""
-    engine.run_all(recipe, console)
+    engine.run_all(recipe, console, anew)
     show_samples(recipe, console)
     score = (engine.read_record(recipe.folder / "evaluate.json") or {}).get("figures", {})
     if score.get("loss_before") is not None:

@@ -5,14 +5,15 @@ from __future__ import annotations
 import click
 
 from tengtune import engine
-from tengtune.cli.options import step_options
+from tengtune.cli.options import resume_option, step_options
 from tengtune.recipe import Recipe
 from tengtune.ui.console import Console
 
 
 @click.command("train")
 @step_options
-def command(recipe: Recipe, console: Console, force: bool) -> None:
+@resume_option
+def command(recipe: Recipe, console: Console, force: bool, anew: bool) -> None:
     """微调（先准备好数据）/ Fine-tune, preparing the data first."""
-    engine.run_needed("train", recipe, console, force)
+    engine.run_needed("train", recipe, console, force, anew)
     console.result(str(recipe.folder), folder=str(recipe.folder))

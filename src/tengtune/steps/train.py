@@ -1,44 +1,101 @@
-"""train: fine-tune on the rows of the data step; leaves `adapter/` (LoRA) or `full/` (full tuning)."""
+"""train: fine-tune on the rows of the data step; leaves `adapter/` (LoRA) or `full/` (full tuning).
+
+An interrupted run goes on from its newest whole checkpoint in `checkpoints/` and ends in the same result.
+"""
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 from tengtune import files
 from tengtune.backends import base
 from tengtune.backends.base import Backend
-from tengtune.data.store import open_store
+from tengtune.data.store import Store, open_store
 from tengtune.engine import Result
-from tengtune.recipe import Recipe
-from tengtune.train import schedule
+from tengtune.models import spec as specs
+from tengtune.recipe import CHANGEABLE, Recipe
+from tengtune.train import checkpoints, resume, schedule
+from tengtune.train.checkpoints import Checkpoint, Shelf
 from tengtune.train.fit import Fit
+from tengtune.train.loss_scale import LossScale
+from tengtune.train.memory_advice import explained
 from tengtune.train.metrics import Metrics
+from tengtune.train.saver import Saver
+from tengtune.train.schedule import Schedule
+from tengtune.train.state import State
 from tengtune.ui.console import Console
+from tengtune.ui.lists import size
+from tengtune.ui.problems import UNFIT_MACHINE, Problem
 from tengtune.weights.source import open_source
 
 
 def inputs(recipe: Recipe) -> list[Path]:
-    return [recipe.model_folder, recipe.folder / "data" / "train"]
+    return [recipe.model_folder, *_stores(recipe).values()]
 
 
 def settings(recipe: Recipe) -> dict[str, Any]:
-    groups = recipe.model_dump(mode="json", include={"backend", "seed", "model", "train", "lora", "parallel"})
-    del groups["train"]["log_every"]
-    return groups
+    """The keys on which what is learned depends, as "group.key"; the model's path is an input."""
+    groups = recipe.model_dump(mode="json", include={"model", "train", "lora", "parallel"})
+    keys = {f"{group}.{key}": value for group, values in groups.items() for key, value in values.items()}
+    kept = {key: keys[key] for key in keys if key not in CHANGEABLE and key != "model.path"}
+    return {"backend": recipe.backend, "seed": recipe.seed, **kept}
 
 
-def run(recipe: Recipe, console: Console) -> Result:
+def run(recipe: Recipe, console: Console, anew: bool) -> Result:
     """Train and write the result; Problem when the model, the data or the numbers do not allow it."""
-    store = open_store(recipe.folder / "data" / "train")
-    heldout_folder = recipe.folder / "data" / "heldout"
-    heldout = open_store(heldout_folder) if heldout_folder.exists() else None
+    stores = {name: open_store(folder) for name, folder in _stores(recipe).items()}
+    store, heldout = stores["train"], stores.get("heldout")
+    if recipe.train.early_stop and heldout is None:
+        raise Problem("train.nothing_held_out", where=recipe.file)
     plan = schedule.plan(recipe, store.rows)
-    backend = base.open_backend(recipe, recipe.model_folder)
-    trainable = sum(s.array.size for s in backend.named_shards() if s.kind == "param")
+    shelf, same = Shelf(recipe.folder / "checkpoints"), _same(recipe)
+    found = None if anew else resume.find(shelf, same, console)
+    with explained(recipe):
+        backend = base.open_backend(recipe, recipe.model_folder)
+        shards = [(s.kind, s.array.size, s.array.nbytes) for s in backend.named_shards()]
+        parameters, nbytes = sum(n for kind, n, _ in shards if kind == "param"), sum(b for *_, b in shards)
+        _announce(console, store, plan, backend, parameters)
+        _check_space(recipe, shelf, nbytes)
+        about = {"backend": base.choose(recipe), "device": backend.device, "dtype": backend.dtype}
+        state = _begin(backend, shelf, found, plan, about, console)
+        step = state.step if found else None
+        with closing(Metrics(recipe.folder / "metrics.jsonl", state.step)) as metrics:
+            if found:
+                metrics.event(state.step, "resumed", saved=found.about["saved"])
+            saver = Saver(shelf, same, about, recipe.train.keep, nbytes, step, metrics.sync)
+            figures = Fit(backend, store, plan, recipe, console, metrics, saver, state, heldout).run()
+    chosen = _choose_weights(recipe, backend, shelf, state, console)
+    folder = _write(recipe, backend)
+    console.say(
+        "train.done",
+        first=_number(figures["first_loss"]),
+        last=_number(figures["last_loss"]),
+        speed=figures["tokens_per_s"],
+        memory=f"{figures['peak_memory_bytes'] / 1e9:.2f}",
+    )
+    made = {"trainable_parameters": parameters, "weights_of_step": chosen, "checkpoints": shelf.steps()}
+    return Result([folder, "metrics.jsonl"], {**figures, **about, **made})
+
+
+def _stores(recipe: Recipe) -> dict[str, Path]:
+    """The folders of rows that there are: `train`, and `heldout` unless nothing is held out."""
+    folders = {name: recipe.folder / "data" / name for name in ("train", "heldout")}
+    return {name: folder for name, folder in folders.items() if name == "train" or folder.exists()}
+
+
+def _same(recipe: Recipe) -> dict[str, Any]:
+    """What a checkpoint must have in common with this run: settings, rows and base weights."""
+    digests = {f"data/{name}": resume.data_digest(folder) for name, folder in _stores(recipe).items()}
+    source = open_source(recipe.model_folder, specs.from_folder(recipe.model_folder))
+    return {**settings(recipe), **digests, "base weights": resume.model_digest(source)}
+
+
+def _announce(console: Console, store: Store, plan: Schedule, backend: Backend, parameters: int) -> None:
     console.say(
         "train.start",
-        parameters=f"{trainable:,}",
+        parameters=f"{parameters:,}",
         rows=store.rows,
         seq_len=store.seq_len,
         steps=plan.steps,
@@ -49,21 +106,85 @@ def run(recipe: Recipe, console: Console) -> Result:
     )
     if store.rows <= plan.global_batch and plan.steps > 1:
         console.warn("train.few_rows", rows=store.rows, global_batch=plan.global_batch)
-    metrics = Metrics(recipe.folder / "metrics.jsonl")
-    try:
-        figures = Fit(backend, store, plan, recipe, console, metrics, heldout).run()
-    finally:
-        metrics.close()
-    folder = _write(recipe, backend)
+
+
+def _check_space(recipe: Recipe, shelf: Shelf, nbytes: int) -> None:
+    """Room for the checkpoints that will lie there at a time; better said before the training than in it."""
+    present = sum(file.stat().st_size for file in shelf.folder.rglob("*") if file.is_file())
+    wanted = nbytes * (recipe.train.keep + 1 + (recipe.train.eval_every is not None))
+    free = files.free_bytes(recipe.folder)
+    if wanted > free + present:
+        raise Problem(
+            "checkpoint.no_space",
+            where=shelf.folder,
+            exit_code=UNFIT_MACHINE,
+            wanted=size(wanted),
+            one=size(nbytes),
+            keep=recipe.train.keep,
+            free=size(free + present),
+        )
+
+
+def _begin(
+    backend: Backend,
+    shelf: Shelf,
+    found: Checkpoint | None,
+    plan: Schedule,
+    about: dict[str, str],
+    console: Console,
+) -> State:
+    """Where the run begins: at the checkpoint that was found, whose tensors the back end takes, or at the
+    beginning, without what lies there from earlier."""
+    scale = LossScale(enabled=backend.dtype == "float16")
+    shelf.sweep()
+    if found is None:
+        if shelf.steps():
+            console.say("checkpoint.cleared", folder=shelf.folder)
+        shelf.clear()
+        return State(scale)
+    state = found.state
+    backend.load_shards(found.shards(), state.applied)
     console.say(
-        "train.done",
-        first=f"{figures['first_loss']:.4f}",
-        last=f"{figures['last_loss']:.4f}",
-        speed=figures["tokens_per_s"],
-        memory=f"{figures['peak_memory_bytes'] / 1e9:.2f}",
+        "checkpoint.resumed" if state.step < plan.steps else "checkpoint.complete",
+        step=state.step,
+        next=state.step + 1,
+        steps=plan.steps,
+        folder=found.folder,
+        saved=found.about["saved"],
+        loss=_number(state.last_loss),
     )
-    about = {"backend": base.choose(recipe), "device": backend.device, "dtype": backend.dtype}
-    return Result([folder, "metrics.jsonl"], {**figures, **about, "trainable_parameters": trainable})
+    if state.scale.enabled != scale.enabled:
+        state.scale = scale
+    old = {key: found.about[key] for key in about}
+    if old != about:
+        console.warn("checkpoint.elsewhere", old=" ".join(old.values()), new=" ".join(about.values()))
+    return state
+
+
+def _choose_weights(recipe: Recipe, backend: Backend, shelf: Shelf, state: State, console: Console) -> int:
+    """Under early stopping give the back end the weights of the best evaluation; the step of the weights."""
+    best = state.best
+    if best.step is None or best.step == state.step or not best.worse:
+        return state.step
+    folder = shelf.path(best.step)
+    values = {"step": best.step, "loss": _number(best.loss), "folder": folder, "last": state.step}
+    if recipe.train.early_stop is None:
+        console.say("train.was_better", **values)
+        return state.step
+    try:
+        chosen = checkpoints.read(folder)
+    except Problem as problem:
+        if problem.code != checkpoints.DAMAGED:
+            raise
+        console.warn("checkpoint.skipped", where=problem.where, reason=problem.values["reason"])
+        return state.step
+    backend.load_shards(chosen.shards(), chosen.state.applied)
+    console.say("train.best_taken", **values)
+    return best.step
+
+
+def _number(loss: float | None) -> str:
+    return "-" if loss is None else f"{loss:.4f}"
 
 
 def _write(recipe: Recipe, backend: Backend) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -12,12 +12,15 @@ from tengtune import memory
 from tengtune.backends.base import Backend, StepHandles
 from tengtune.recipe import Recipe
 from tengtune.train.batch import Batch, fill_rows
-from tengtune.train.guard import Guard
-from tengtune.train.loss_scale import LossScale
+from tengtune.train.guard import ForwardOverflow, Guard
 from tengtune.train.metrics import Metrics
+from tengtune.train.saver import Saver
 from tengtune.train.schedule import Schedule
+from tengtune.train.state import Interval, State
+from tengtune.train.stop import StopRequest
+from tengtune.train.watchdog import Watchdog
 from tengtune.ui.console import Console
-from tengtune.ui.progress import Progress
+from tengtune.ui.problems import FAILED_RUN, Problem, Stopped
 
 
 class Rows(Protocol):
@@ -31,7 +34,7 @@ class Rows(Protocol):
 
 @dataclass
 class Fit:
-    """One run of the loop over `store`, with its running figures."""
+    """The steps of a run that `state` does not have yet, over the rows of `store`."""
 
     backend: Backend
     store: Rows
@@ -39,125 +42,218 @@ class Fit:
     recipe: Recipe
     console: Console
     metrics: Metrics
+    saver: Saver
+    state: State
     heldout: Rows | None = None
-    trained_tokens: int = 0
-    step_seconds: float = 0.0
-    first_loss: float = math.nan
-    last_loss: float = math.nan
-    _pending: list[tuple[StepHandles, int, int]] = field(default_factory=list)
+    _pending: list[tuple[StepHandles, int, int]] = field(default_factory=list)  # with step and tokens
 
     def run(self) -> dict[str, Any]:
-        """All steps; returns the figures of the run. Raises Problem when the run cannot go on."""
-        scale = LossScale(enabled=self.backend.dtype == "float16")
-        guard = Guard(self.console)
-        with (
-            memory.PeakMemory() as peak,
-            self.console.progress(self.schedule.steps, "train") as progress,
-        ):
-            mark = time.perf_counter()
-            for step in range(self.schedule.steps):
-                handles = self._step(step, scale.value)
-                if scale.enabled:  # the next step's scale hangs on this one
-                    finite = bool(float(handles.finite))
-                    guard.check(step, finite, scale.value, scaled=True)
-                    scale.update(finite)
-                last = step + 1 == self.schedule.steps
-                if (step + 1) % self.recipe.train.log_every == 0 or last:
-                    mark = self._log(step, mark, scale, guard, progress, peak)
-                if self._evaluate_now(step, last):
-                    self._log_heldout(step)
-                    mark = time.perf_counter()
-        return {
-            "steps": self.schedule.steps,
-            "trained_tokens": self.trained_tokens,
-            "tokens_per_s": round(self.trained_tokens / self.step_seconds, 1),
-            "first_loss": self.first_loss,
-            "last_loss": self.last_loss,
-            "skipped_steps": guard.skipped,
-            "peak_memory_bytes": peak.bytes,
-        }
+        """All steps that are left; returns the figures of the whole run.
 
-    def _step(self, step: int, scale: float) -> StepHandles:
-        size = self.recipe.train.micro_batch
-        rows = self.schedule.step_rows(step)
+        Raises Problem when the run cannot go on, Stopped when it was asked to end and has saved.
+        """
+        train, state = self.recipe.train, self.state
+        limit_s = None if train.stall_minutes is None else 60 * train.stall_minutes
+        stacks = self.recipe.folder / "log" / "stacks_rank_0.txt"
+        self._guard = Guard(train.on_nan, state.health, self.console, self.metrics)
+        with (
+            memory.PeakMemory() as self._peak,
+            self.console.progress(self.schedule.steps, "train", state.step) as self._progress,
+            Watchdog(limit_s, stacks, self.console, self.metrics) as self._watchdog,
+            StopRequest(self.console) as self._stop,
+            self.saver,
+        ):
+            self._mark = time.perf_counter()
+            # A signal may have ended the run before in the midst of its evaluation.
+            if self._evaluation_due() and state.best.evaluated < state.step and self._evaluate():
+                self.saver.save(state, self.backend.named_shards)
+            while state.step < self.schedule.steps and not self._enough():
+                self._step()
+                self._after_step()
+            if state.interval.tokens:
+                self._log()
+        return self._figures()
+
+    def _step(self) -> None:
+        number, size = self.state.step, self.recipe.train.micro_batch
+        rows = self.schedule.step_rows(number)
         batches = [
             fill_rows(self.store.batch(rows[i : i + size].tolist()), size)  # one shape for all batches
             for i in range(0, len(rows), size)
         ]
         tokens = sum(batch.trained_tokens for batch in batches)
-        lr = self.schedule.learning_rate(step)
-        handles = self.backend.train_step(batches, max(tokens, 1), lr, scale)
-        self._pending.append((handles, step, tokens))
-        return handles
+        lr = self.schedule.learning_rate(number)
+        with self._watchdog.step(number + 1):
+            handles = self.backend.train_step(batches, max(tokens, 1), lr, self.state.scale.value)
+        self.state.step += 1
+        self._pending.append((handles, self.state.step, tokens))
 
-    def _log(
-        self,
-        step: int,
-        mark: float,
-        scale: LossScale,
-        guard: Guard,
-        progress: Progress,
-        peak: memory.PeakMemory,
-    ) -> float:
-        """Read the handles of the interval, write its line, show it; the new time mark."""
-        loss_sum, tokens, norm = 0.0, 0, math.nan
-        for handles, at, count in self._pending:
-            finite = bool(float(handles.finite))
-            if not scale.enabled:
-                guard.check(at, finite, scale.value, scaled=False)
-            if finite:
-                loss_sum, tokens, norm = (
-                    loss_sum + float(handles.loss_sum),
-                    tokens + count,
-                    float(handles.grad_norm),
-                )
+    def _after_step(self) -> None:
+        """Read, log, evaluate, save, as far as each is due; end if that was asked for."""
+        step, train = self.state.step, self.recipe.train
+        last = step == self.schedule.steps
+        log = step % train.log_every == 0 or last
+        save = step % train.save_interval(self.schedule.steps) == 0 or last
+        evaluate = self._evaluation_due()
+        # A loss scale is read at each step, because the next one hangs on it; else as seldom as possible.
+        if (log or save or evaluate or self._stop.signal or self.state.scale.enabled) and self._settle():
+            self._rewind()
+            return
+        if log:
+            self._log()
+        save = (evaluate and self._evaluate()) or save
+        if self._stop.signal:
+            self._save_and_leave()
+        if save and not self.state.health.in_a_row:  # in a row of bad steps the weights are not to be trusted
+            self.saver.save(self.state, self.backend.named_shards)
+        self.saver.check()
+
+    def _settle(self) -> bool:
+        """Read what the steps since the last time gave; whether the weights should go back."""
+        state, interval = self.state, self.state.interval
+        pending, self._pending = self._pending, []
+        for handles, step, tokens in pending:
+            with self._watchdog.step(step):
+                finite, loss_sum = bool(float(handles.finite)), float(handles.loss_sum)
+            try:
+                back = self._guard.check(step, loss_sum / max(tokens, 1), finite, state.scale)
+            except ForwardOverflow:
+                raise self._overflow(step) from None
+            state.scale.update(finite)
+            state.applied += finite
+            if finite and math.isfinite(loss_sum):
+                interval.loss_sum += loss_sum
+                interval.tokens += tokens
+                interval.grad_norm = float(handles.grad_norm)
+            if back:
+                return True
+        interval.seconds += self._lap()
+        return False
+
+    def _overflow(self, step: int) -> Problem:
+        self.metrics.event(step, "stopped", reason="forward overflow")
+        return Problem("train.forward_overflow", exit_code=FAILED_RUN, step=step)
+
+    def _rewind(self) -> None:
+        """Back to the weights of the last checkpoint; the rows of the steps since then are left out."""
+        state, checkpoint = self.state, self.saver.last(self.console)
+        if checkpoint is None:
+            raise Problem("train.nothing_to_rewind_to", exit_code=FAILED_RUN, step=state.step)
         self._pending.clear()
-        now = time.perf_counter()
-        seconds = now - mark
-        self.step_seconds += seconds
-        self.trained_tokens += tokens
-        loss = loss_sum / tokens if tokens else math.nan
-        self.first_loss = loss if math.isnan(self.first_loss) else self.first_loss
-        self.last_loss = loss
-        lr = self.schedule.learning_rate(step)
+        before = checkpoint.state
+        self.backend.load_shards(checkpoint.shards(), before.applied)
+        self._guard.rewound(state.step, before.step)
+        state.applied, state.trained_tokens, state.scale = before.applied, before.trained_tokens, before.scale
+        state.health.recent = before.health.recent
+        state.interval = Interval(seconds=state.interval.seconds + self._lap())
+
+    def _log(self) -> None:
+        """Write the interval's line, show it, and begin the next."""
+        state, interval = self.state, self.state.interval
+        loss, seconds, tokens = interval.loss, interval.seconds, interval.tokens
+        state.seconds += seconds
+        state.trained_tokens += tokens
+        state.first_loss = loss if state.first_loss is None else state.first_loss
+        state.last_loss = state.last_loss if loss is None else loss
+        lr = self.schedule.learning_rate(state.step - 1)
         record = {
-            "step": step + 1,
-            "epoch": round(self.schedule.epoch(step), 4),
+            "step": state.step,
+            "epoch": round(self.schedule.epoch(state.step - 1), 4),
             "loss": loss,
             "lr": lr,
-            "grad_norm": norm,
+            "grad_norm": interval.grad_norm,
             "trained_tokens": tokens,
             "seconds": round(seconds, 4),
             "tokens_per_s": round(tokens / seconds, 1),
             "memory_bytes": memory.anonymous_bytes(),
-            "loss_scale": scale.value,
+            "loss_scale": state.scale.value,
         }
+        state.interval = Interval()
+        state.peak_memory_bytes = max(state.peak_memory_bytes, self._peak.bytes)
         self.metrics.write(**record)
         self.console.event("train", **record)
-        progress.update(
-            step + 1,
-            loss=f"{loss:.4f}",
+        self._progress.update(
+            state.step,
+            loss="-" if loss is None else f"{loss:.4f}",
             lr=f"{lr:.2e}",
-            **{"tok/s": f"{tokens / seconds:.0f}", "GB": f"{peak.bytes / 1e9:.2f}"},
+            **{"tok/s": f"{tokens / seconds:.0f}", "GB": f"{self._peak.bytes / 1e9:.2f}"},
         )
-        return now
 
-    def _evaluate_now(self, step: int, last: bool) -> bool:
-        every = self.recipe.train.eval_every
-        return self.heldout is not None and every is not None and (step + 1) % every == 0 and not last
+    def _evaluation_due(self) -> bool:
+        """After the last step the evaluate step scores, unless the choice of weights hangs on it."""
+        train, step = self.recipe.train, self.state.step
+        if self.heldout is None or train.eval_every is None or step == 0:
+            return False
+        if step == self.schedule.steps:
+            return train.early_stop is not None
+        return step % train.eval_every == 0
 
-    def _log_heldout(self, step: int) -> None:
+    def _evaluate(self) -> bool:
+        """Score the held-out rows; whether they were never scored better. A signal cuts it short."""
         assert self.heldout is not None
-        loss, tokens = heldout_loss(self.backend, self.heldout, self.recipe.train.micro_batch)
-        self.metrics.write(step=step + 1, heldout_loss=loss, heldout_tokens=tokens)
-        self.console.say("train.heldout", step=step + 1, loss=f"{loss:.4f}")
+        loss_sum, tokens, step = 0.0, 0, self.state.step
+        for batch in batches_of(self.heldout, self.recipe.train.micro_batch):
+            if self._stop.signal:
+                return False
+            with self._watchdog.step(step):
+                loss_sum += float(self.backend.eval_step(batch))
+            tokens += batch.trained_tokens
+        loss = loss_sum / max(tokens, 1)
+        self._lap()
+        self.metrics.write(
+            step=step, heldout_loss=loss if math.isfinite(loss) else None, heldout_tokens=tokens
+        )
+        self.console.say("train.heldout", step=step, loss=f"{loss:.4f}")
+        return self.state.best.take(step, loss)
+
+    def _enough(self) -> bool:
+        patience = self.recipe.train.early_stop
+        return patience is not None and self.state.best.worse >= patience
+
+    def _save_and_leave(self) -> None:
+        """Save what stands, wait until it is on the disk, and leave with the signal's exit code."""
+        step, number = self.state.step, self._stop.signal
+        self.metrics.event(step, "stopped", reason="signal", signal=number)
+        self.saver.save(self.state, self.backend.named_shards)
+        self.saver.wait()
+        raise Stopped("train.stopped", exit_code=128 + number, step=step, steps=self.schedule.steps)
+
+    def _lap(self) -> float:
+        """Seconds since the last call."""
+        before, self._mark = self._mark, time.perf_counter()
+        return self._mark - before
+
+    def _figures(self) -> dict[str, Any]:
+        state = self.state
+        return {
+            "steps": state.step,
+            "planned_steps": self.schedule.steps,
+            "trained_tokens": state.trained_tokens,
+            "tokens_per_s": round(state.trained_tokens / max(state.seconds, 1e-9), 1),
+            "first_loss": state.first_loss,
+            "last_loss": state.last_loss,
+            "best_heldout_loss": state.best.loss,
+            "best_step": state.best.step,
+            "skipped_steps": state.health.skipped,
+            "loss_spikes": state.health.spikes,
+            "rewinds": state.health.rewinds,
+            "events": dict(self.metrics.events),
+            "saving_seconds": round(self.saver.seconds, 3),
+            "peak_memory_bytes": state.peak_memory_bytes,
+        }
+
+
+def batches_of(store: Rows, micro_batch: int) -> Iterator[Batch]:
+    """All rows of a store in order, in batches of one shape."""
+    for start in range(0, store.rows, micro_batch):
+        batch = store.batch(list(range(start, min(start + micro_batch, store.rows))))
+        yield fill_rows(batch, micro_batch)
 
 
 def heldout_loss(backend: Backend, store: Rows, micro_batch: int) -> tuple[float, int]:
     """Mean cross entropy per label over a whole store, and the number of labels."""
     loss_sum, tokens = 0.0, 0
-    for start in range(0, store.rows, micro_batch):
-        batch = store.batch(list(range(start, min(start + micro_batch, store.rows))))
-        loss_sum += float(backend.eval_step(fill_rows(batch, micro_batch)))
+    for batch in batches_of(store, micro_batch):
+        loss_sum += float(backend.eval_step(batch))
         tokens += batch.trained_tokens
     return loss_sum / max(tokens, 1), tokens

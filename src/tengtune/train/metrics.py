@@ -1,24 +1,53 @@
-"""metrics.jsonl: one line a logged step, the truth from which every curve is drawn."""
+"""metrics.jsonl: one line a logged step and one an event, the truth from which every curve is drawn.
+
+A line with "loss" is an interval of steps up to "step", one with "heldout_loss" an evaluation after it, one
+with "event" something notable: resumed, skipped, spike, rewound, stalled, stopped.
+"""
 
 from __future__ import annotations
 
 import json
+import os
+import time
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from tengtune import files
+from tengtune.ui.problems import os_errors
+
 
 class Metrics:
-    """Appends records to `metrics.jsonl`, each flushed, so that a killed run keeps what it logged."""
+    """Appends records to `metrics.jsonl`, each at once, so that a killed run keeps what it logged.
 
-    def __init__(self, path: Path) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        self._stream = open(path, "w", encoding="utf-8")  # noqa: SIM115 (closed by close())
+    A run that goes on after step `step` first cuts the figures of later steps, which it will make again.
+    Events stay: they did happen. With `step` 0 the file starts empty.
+    """
+
+    def __init__(self, path: Path, step: int = 0) -> None:
+        self._path = path
+        kept = [r for r in read(path) if r["step"] <= step or "event" in r] if step and path.exists() else []
+        self.events = Counter(str(record["event"]) for record in kept if "event" in record)
+        files.write_text(path, "".join(_line(record) for record in kept))
+        self._stream = open(path, "ab", buffering=0)  # noqa: SIM115 (closed by close())
 
     def write(self, **record: Any) -> None:
-        """Append one record."""
-        self._stream.write(json.dumps(record) + "\n")
-        self._stream.flush()
+        """Append one record; Problem when the disk does not take it."""
+        data = _line(record).encode()
+        with os_errors(self._path):
+            while data:
+                data = data[self._stream.write(data) :]
+
+    def event(self, step: int, kind: str, **values: Any) -> None:
+        """Append something notable that happened at step `step`."""
+        self.events[kind] += 1
+        self.write(step=step, event=kind, time=time.strftime("%Y-%m-%dT%H:%M:%S%z"), **values)
+
+    def sync(self) -> None:
+        """Flush to the disk what was written."""
+        with os_errors(self._path):
+            os.fsync(self._stream.fileno())
 
     def close(self) -> None:
         """Close the file."""
@@ -31,3 +60,7 @@ def read(path: Path) -> Iterator[dict[str, Any]]:
         for line in stream:
             if line.endswith("\n"):
                 yield json.loads(line)
+
+
+def _line(record: dict[str, Any]) -> str:
+    return json.dumps(record, allow_nan=False) + "\n"

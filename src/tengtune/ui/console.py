@@ -70,11 +70,11 @@ class Console:
         else:
             self._line(self.err, screen(problem, self.colour))
 
-    def progress(self, total: int, title: str) -> Progress:
-        """A progress line for `total` units; see ui/progress.py."""
+    def progress(self, total: int, title: str, done: int = 0) -> Progress:
+        """A progress line for `total` units of which `done` are there already; see ui/progress.py."""
         from tengtune.ui.progress import Progress
 
-        return Progress(self, total, title)
+        return Progress(self, total, title, done)
 
     def table(self, columns: list[str], rows: list[list[Any]], title: str | None = None) -> None:
         """A table on stdout (rich knows how wide Chinese characters are); not printed under --json."""

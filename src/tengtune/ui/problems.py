@@ -45,6 +45,17 @@ class Problem(Exception):
         return f"{self.code}{place}: {' '.join(texts.values())}"
 
 
+class Stopped(Exception):
+    """The command was asked to end, by Ctrl-C or another signal, and has put its work in order.
+
+    `code` is a one-line text that says how to go on; `exit_code` is 128 + the signal's number.
+    """
+
+    def __init__(self, code: str, *, exit_code: int, **values: object) -> None:
+        super().__init__(code)
+        self.code, self.exit_code, self.values = code, exit_code, values
+
+
 def screen(problem: Problem, colour: bool) -> str:
     """The problem as one screen of text (plain ANSI: rich would double the answer's time)."""
     bold, red, dim, off = ("\033[1m", "\033[31m", "\033[2m", "\033[0m") if colour else ("",) * 4

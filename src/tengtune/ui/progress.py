@@ -16,8 +16,8 @@ class Progress:
     On a terminal one live line; elsewhere (a log file) a plain line at most every ten seconds.
     """
 
-    def __init__(self, console: Console, total: int, title: str) -> None:
-        self.console, self.total, self.title = console, total, title
+    def __init__(self, console: Console, total: int, title: str, done: int = 0) -> None:
+        self.console, self.total, self.title, self._before = console, total, title, done
         self.start = time.monotonic()
         self._last_line = float("-inf")
         self._live: Any = None
@@ -37,7 +37,7 @@ class Progress:
                 console=RichConsole(file=self.console.err),
             )
             self._live.start()
-            self._task = self._live.add_task(self.title, total=self.total, figures="")
+            self._task = self._live.add_task(self.title, total=self.total, completed=self._before, figures="")
         return self
 
     def update(self, done: int, **figures: object) -> None:
@@ -49,7 +49,7 @@ class Progress:
         now = time.monotonic()
         if self.console.mode == "normal" and (done >= self.total or now - self._last_line >= 10):
             self._last_line = now
-            left = (now - self.start) / max(done, 1) * (self.total - done)
+            left = (now - self.start) / max(done - self._before, 1) * (self.total - done)
             self.console._line(
                 self.console.err, f"{self.title} {done}/{self.total}  {text}  {_clock(left)} left"
             )

@@ -1,0 +1,223 @@
+"""A checkpoint: a folder `step_N` that holds a run's trained tensors, optimizer and state after step N.
+
+    rank_00000-of-00001.safetensors   what that rank kept: "<kind>/<name>", kind param, exp_avg or exp_avg_sq
+    layout.json                       the shape of every tensor and the ranges the ranks hold of it, size and
+                                      SHA-256 of every rank's file, the run's settings and its state
+
+The format is the same for both back ends and any number of ranks: a rank's share is a flat range of a tensor,
+so reading gives whole tensors however many ranks wrote them. A folder under that name is whole, because it is
+written aside, flushed and renamed; what happened to it later shows in sizes and hashes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+
+from tengtune import __version__, files, json_file
+from tengtune.backends.base import Array, Shard, ShardKind
+from tengtune.train import state as states
+from tengtune.train.state import State
+from tengtune.ui.problems import FAILED_RUN, Problem, os_errors
+from tengtune.weights.safetensors_io import open_file, write_file
+from tengtune.weights.stream import PIECE_BYTES, TensorStream
+
+FORMAT, VERSION = "tengtune checkpoint", 1
+LAYOUT = "layout.json"
+DAMAGED = "checkpoint.damaged"
+
+Shards = Callable[[], Iterator[Shard]]
+"""A back end's named_shards: the same tensors in the same order at every call."""
+
+
+@dataclass(frozen=True)
+class RankFile:
+    """One rank's file: name, size, hash, and key -> (shape of the whole tensor, offset, elements held)."""
+
+    name: str
+    size: int
+    sha256: str
+    ranges: dict[str, tuple[tuple[int, ...], int, int]]
+
+
+def write(folder: Path, shards: Shards, about: Mapping[str, Any]) -> None:
+    """Write the checkpoint of a run of one process; it is there whole or not at all.
+
+    about: `state`, `same` and whatever else layout.json shall say. Problem when the system does not let us.
+    """
+    with files.atomic_folder(folder) as partial_folder:
+        ranks = [write_rank(partial_folder, shards, rank=0, world=1)]
+        text = json.dumps(layout(ranks, about), ensure_ascii=False, indent=1, allow_nan=False)
+        files.write_text(partial_folder / LAYOUT, text + "\n")
+
+
+def write_rank(folder: Path, shards: Shards, rank: int, world: int) -> RankFile:
+    """Write one rank's share, tensor by tensor. A tensor that every rank holds whole is rank 0's to write."""
+    source = shards()
+    ranges, streams = {}, []
+    for shard in shards():
+        if rank and shard.array.size == math.prod(shard.shape):
+            continue
+        key = f"{shard.kind}/{shard.name}"
+        ranges[key] = (shard.shape, shard.offset, shard.array.size)
+        pieces = partial(_next_array, source, key)
+        streams.append(TensorStream(key, shard.array.shape, shard.array.dtype, pieces))
+    path = folder / f"rank_{rank:05}-of-{world:05}.safetensors"
+    write_file(path, streams)
+    return RankFile(path.name, path.stat().st_size, _sha256(path), ranges)
+
+
+def layout(ranks: list[RankFile], about: Mapping[str, Any]) -> dict[str, Any]:
+    """The contents of layout.json for the files of all ranks, in the order of their numbers."""
+    tensors: dict[str, Any] = {}
+    for rank, file in enumerate(ranks):
+        for key, (shape, offset, size) in file.ranges.items():
+            entry = tensors.setdefault(key, {"shape": list(shape), "ranges": []})
+            entry["ranges"].append({"rank": rank, "offset": offset, "size": size})
+    return {
+        "format": FORMAT,
+        "version": VERSION,
+        "tengtune": __version__,
+        "saved": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        **about,
+        "world": len(ranks),
+        "files": [{"name": f.name, "size": f.size, "sha256": f.sha256} for f in ranks],
+        "tensors": tensors,
+    }
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A checkpoint that was found whole."""
+
+    folder: Path
+    about: dict[str, Any]
+    state: State
+    _files: list[dict[str, Array]]
+
+    @property
+    def world(self) -> int:
+        """Ranks that wrote it."""
+        return len(self._files)
+
+    def shards(self) -> Iterator[Shard]:
+        """Every tensor, whole, one at a time: mapped from the file where one rank held it all."""
+        for key, entry in self.about["tensors"].items():
+            kind, _, name = key.partition("/")
+            parts = [(r["offset"], self._files[r["rank"]][key].reshape(-1)) for r in entry["ranges"]]
+            whole = parts[0][1]
+            if len(parts) > 1:
+                whole = np.empty(math.prod(entry["shape"]), whole.dtype)
+                for offset, part in parts:
+                    whole[offset : offset + part.size] = part
+            yield Shard(name, cast(ShardKind, kind), whole.reshape(entry["shape"]))
+
+
+def read(folder: Path) -> Checkpoint:
+    """Open a checkpoint and check all of it, byte by byte. Problem `checkpoint.damaged` with the reason when
+    it is not what was written; other Problems when the system cannot read it."""
+    if not (folder / LAYOUT).is_file():
+        raise _damaged(folder / LAYOUT, "the file is missing")
+    about = json_file.read_object(folder / LAYOUT, DAMAGED)
+    try:
+        if (about["format"], about["version"]) != (FORMAT, VERSION):
+            raise _damaged(folder / LAYOUT, f"format {about['format']!r} version {about['version']!r}")
+        for file in about["files"]:
+            _check_file(folder / file["name"], int(file["size"]), file["sha256"])
+        opened = [open_file(folder / file["name"]) for file in about["files"]]
+        for key, entry in about["tensors"].items():
+            _check_ranges(folder / LAYOUT, key, entry, opened)
+        return Checkpoint(folder, about, states.from_json(about["state"]), opened)
+    except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
+        raise _damaged(folder / LAYOUT, f"{type(error).__name__}: {error}") from error
+
+
+def _check_file(path: Path, size: int, sha256: str) -> None:
+    if not path.is_file():
+        raise _damaged(path, "the file is missing")
+    if path.stat().st_size != size:
+        raise _damaged(path, f"{path.stat().st_size:,} bytes in place of {size:,}")
+    if _sha256(path) != sha256:
+        raise _damaged(path, "its SHA-256 is not the one that was written down")
+
+
+def _check_ranges(path: Path, key: str, entry: dict[str, Any], opened: list[dict[str, Array]]) -> None:
+    """The ranges of a tensor must follow one another from its first element to its last."""
+    end = 0
+    for part in sorted(entry["ranges"], key=lambda r: int(r["offset"])):
+        if part["offset"] != end or opened[part["rank"]][key].size != part["size"]:
+            raise _damaged(path, f"{key}: the ranks' ranges leave a gap or overlap")
+        end += part["size"]
+    if end != math.prod(entry["shape"]):
+        raise _damaged(path, f"{key}: {end:,} elements in place of {math.prod(entry['shape']):,}")
+
+
+def _damaged(path: Path, reason: str) -> Problem:
+    return Problem(DAMAGED, where=path, exit_code=FAILED_RUN, reason=reason)
+
+
+def _next_array(source: Iterator[Shard], key: str) -> Iterator[Array]:
+    """The array of the next shard, which must be `key` unless it is one that this rank does not write."""
+    shard = next(each for each in source if f"{each.kind}/{each.name}" == key)
+    yield np.ascontiguousarray(shard.array)
+
+
+def _sha256(path: Path) -> str:
+    digest = hashlib.sha256()
+    with os_errors(path), open(path, "rb") as stream:
+        while piece := stream.read(PIECE_BYTES):
+            digest.update(piece)
+    return digest.hexdigest()
+
+
+class Shelf:
+    """The checkpoints of a run: the folder `checkpoints/` with one folder per step."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def path(self, step: int) -> Path:
+        """Where the checkpoint of a step lies."""
+        return self.folder / f"step_{step}"
+
+    def steps(self) -> list[int]:
+        """The steps that have a checkpoint, whole or damaged, in rising order."""
+        if not self.folder.is_dir():
+            return []
+        numbers = (f.name.removeprefix("step_") for f in self.folder.iterdir() if f.name.startswith("step_"))
+        return sorted(int(number) for number in numbers if number.isascii() and number.isdecimal())
+
+    def discard(self, step: int) -> None:
+        """Delete a checkpoint; killed midway, it leaves none that looks whole."""
+        _discard(self.path(step))
+
+    def clear(self) -> None:
+        """Delete all checkpoints."""
+        if self.folder.exists():
+            _discard(self.folder)
+
+    def sweep(self) -> None:
+        """Delete what killed runs left half-written or half-deleted."""
+        for path in (_aside(self.folder), *self.folder.glob(f"*{files.PARTIAL}")):
+            files.remove(path)
+
+
+def _aside(path: Path) -> Path:
+    return path.with_name(path.name + files.PARTIAL)
+
+
+def _discard(path: Path) -> None:
+    with os_errors(path):
+        files.remove(_aside(path))
+        os.replace(path, _aside(path))
+        files.remove(_aside(path))

@@ -1,0 +1,98 @@
+"""Saves checkpoints beside the training and keeps as many as are wanted."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from types import TracebackType
+from typing import Any
+
+from tengtune.train import checkpoints
+from tengtune.train.checkpoints import Checkpoint, Shards, Shelf
+from tengtune.train.resume import find
+from tengtune.train.state import State
+from tengtune.ui.console import Console
+
+BACKGROUND_BYTES = 4 * 10**9
+"""Up to this size tensors are copied on the host and written while training goes on. A larger copy may not
+fit beside the model, so larger ones stream to the disk while training waits."""
+
+
+class Saver:
+    """`with Saver(...) as saver: saver.save(...)`; at the end of the block the last one is on the disk.
+
+    same: what a run must have in common with a checkpoint to go on from it (see resume.find). about: what
+    else layout.json says beside the state. keep: how many of the newest stay. nbytes: the size of one. whole:
+    the step whose checkpoint the run goes on from. sync: flushes what must be on the disk before it is.
+    """
+
+    def __init__(
+        self,
+        shelf: Shelf,
+        same: Mapping[str, Any],
+        about: Mapping[str, Any],
+        keep: int,
+        nbytes: int,
+        whole: int | None = None,
+        sync: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.seconds = 0.0
+        self._shelf, self._same, self._about, self._keep, self._sync = shelf, same, about, keep, sync
+        self._background = nbytes <= BACKGROUND_BYTES
+        self._whole = [] if whole is None else [step for step in shelf.steps() if step <= whole]
+        self._writer = ThreadPoolExecutor(1, "checkpoint")
+        self._writing: Future[None] | None = None
+
+    def save(self, state: State, shards: Shards) -> None:
+        """Save what stands after step `state.step`; in the background where the size allows it.
+
+        Raises the Problem of the save before, if it failed. `seconds` sums what training waited.
+        """
+        start = time.perf_counter()
+        self.wait()
+        about = {**self._about, "step": state.step, "same": self._same, "state": state.as_json()}
+        if self._background:
+            held = list(shards())
+            self._writing = self._writer.submit(
+                self._write, state.step, state.best.step, lambda: iter(held), about
+            )
+        else:
+            self._write(state.step, state.best.step, shards, about)
+        self.seconds += time.perf_counter() - start
+
+    def check(self) -> None:
+        """Raise the Problem of a save that has failed, at once and not hours later."""
+        if self._writing and self._writing.done():
+            self.wait()
+
+    def wait(self) -> None:
+        """Wait for the save in the background; raises its Problem."""
+        writing, self._writing = self._writing, None
+        if writing:
+            writing.result()
+
+    def last(self, console: Console) -> Checkpoint | None:
+        """The newest whole checkpoint of this run."""
+        self.wait()
+        return find(self._shelf, self._same, console)
+
+    def _write(self, step: int, best: int | None, shards: Shards, about: Mapping[str, Any]) -> None:
+        self._sync()
+        checkpoints.write(self._shelf.path(step), shards, about)
+        self._whole = sorted({*self._whole, step})
+        kept = {*self._whole[-self._keep :], best}
+        for other in self._shelf.steps():
+            if other not in kept:
+                self._shelf.discard(other)
+        self._whole = [other for other in self._whole if other in kept]
+
+    def __enter__(self) -> Saver:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._writer.shutdown()
+        if error is None:
+            self.wait()
