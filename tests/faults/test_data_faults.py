@@ -109,6 +109,7 @@ def python(script: str, *arguments: object) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.slow
 def test_killed_anywhere_it_leaves_nothing_half_made_and_goes_on(tmp_path: Path) -> None:
     done = python(KILLER, make_run(tmp_path, 40, 3))
     assert done.returncode == 0, done.stderr
