@@ -3,50 +3,29 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
+from tests.fault_lab import KILLED_ANYWHERE, python
+from tests.fault_lab import small_disk as small_disk
 from tests.tiny import tiny_config, tiny_model
 
 from tengtune.models.spec import from_config
 from tengtune.weights.adapter import write_adapter
 
-KILLER = """
-import os, signal, sys
+KILLER = (
+    KILLED_ANYWHERE
+    + """
+import sys
 from pathlib import Path
 from tengtune.weights.merge import open_merge, write_merge
 
 base, adapter, out = map(Path, sys.argv[1:4])
-
-def killing(count, function):
-    "After `count` more calls of anything wrapped so, the process dies as by `kill -9`."
-    def call(*arguments, **options):
-        count[0] -= 1
-        if count[0] < 0:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return function(*arguments, **options)
-    return call
-
-for point in range(1000):
-    child = os.fork()
-    if child == 0:
-        count = [point]
-        for name in ("fsync", "replace", "mkdir"):
-            setattr(os, name, killing(count, getattr(os, name)))
-        write_merge(open_merge(base, adapter), out, 100_000, killing(count, lambda written: None))
-        os._exit(0)
-    status = os.waitpid(child, 0)[1]
-    sizes = {f.name: f.stat().st_size for f in sorted(out.iterdir())} if out.exists() else None
-    print(point, status, sizes, sorted(f.name for f in out.parent.iterdir()), sep="\\t")
-    if status == 0:
-        break
+killed_anywhere(lambda advance: write_merge(open_merge(base, adapter), out, 100_000, advance), out)
 """
+)
 
 FULL_DISK = """
 import sys
@@ -74,16 +53,6 @@ with PeakMemory(interval_s=0.005) as peak:
     write_merge(job, Path(sys.argv[3]))
 print(before, peak.bytes)
 """
-
-
-def python(script: str, *arguments: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-c", script, *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        check=False,
-        env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},
-    )
 
 
 def make_adapter(folder: Path, linears: dict[str, tuple[int, int]]) -> Path:
@@ -133,19 +102,6 @@ def test_killed_anywhere(tmp_path: Path, base: Path, adapter: Path, earlier: boo
         n for n, t in load_file(base / "model.safetensors").items() if not np.array_equal(t, merged[n])
     }
     assert changed == {"model.layers.0.self_attn.q_proj.weight"}
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path | None]:
-    """A disk of 400 kB in memory, where this machine lets us mount one; the model needs 445 kB."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=400k", "tmpfs", str(folder)]
-    if os.geteuid() != 0 or subprocess.run(mount, capture_output=True, check=False).returncode != 0:
-        yield None
-        return
-    yield folder
-    subprocess.run(["umount", str(folder)], check=True)
 
 
 @pytest.mark.parametrize("way", ["foreseen", "unforeseen", "limited"])

@@ -18,10 +18,18 @@ from tengtune.ui.problems import Problem
 FOLDER = click.Path(path_type=Path)
 UNITS = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9}
 
+WAYS: list[tuple[set[str], set[str]]] = [
+    ({"base", "adapter", "out"}, {"shard_size"}),
+    ({"shards", "out"}, {"strategy", "first_copy", "shard_size"}),
+    ({"split", "strategy", "out"}, set()),
+    ({"split", "ranks", "out"}, set()),
+]
+"""What can be done without a run file: the options each way needs, and those it may have."""
+
 
 @step_options
 def in_run(recipe: Recipe, console: Console, force: bool) -> None:
-    """把适配器并入底座；也可用 --base --adapter --out 单独合并 / Merge a run, or any base and adapter."""
+    """把适配器并入底座，或合并各 rank / Merge a run; or any base and adapter; or rank folders."""
     engine.run_needed("merge", recipe, console, force)
     console.result(str(recipe.folder / "merged"), folder=str(recipe.folder / "merged"))
 
@@ -32,42 +40,45 @@ def in_run(recipe: Recipe, console: Console, force: bool) -> None:
 @click.option("--shards", type=FOLDER, help="各 rank 的 checkpoint 目录 / where the rank_N folders are")
 @click.option("--strategy", type=FOLDER, help="切分策略文件或目录 / the run's strategy file or folder")
 @click.option("--first-copy", is_flag=True, help="不比较重复切片 / do not compare parts several ranks hold")
+@click.option("--split", type=FOLDER, help="反过来切分的完整权重 / the reverse: a whole model to cut")
+@click.option("--ranks", type=click.IntRange(1, 4096), help="切成几个 rank / for so many ranks (--split)")
 @click.option("--out", type=FOLDER, help="输出目录或 .ckpt / the folder (or .ckpt) to make")
 @click.option("--shard-size", metavar="SIZE", help="单个文件上限，默认 5GB / largest file, 5GB by default")
 @wraps(in_run)
 def command(
-    base: Path | None,
-    adapter: Path | None,
-    shards: Path | None,
+    base: Path,
+    adapter: Path,
+    shards: Path,
     strategy: Path | None,
     first_copy: bool,
-    out: Path | None,
+    split: Path,
+    ranks: int | None,
+    out: Path,
     shard_size: str | None,
     **options: Any,
 ) -> None:
-    if not any((base, adapter, shards, strategy, first_copy, out, shard_size)):
+    values = {
+        "base": base, "adapter": adapter, "shards": shards, "strategy": strategy, "first_copy": first_copy,
+        "split": split, "ranks": ranks, "out": out, "shard_size": shard_size,
+    }  # fmt: skip
+    given = {name for name, value in values.items() if value}
+    if not given:
         in_run(**options)
         return
-    console, limit = make_console(options["quiet"], options["as_json"]), _bytes(shard_size or "5GB")
-    if base and adapter and out and not (shards or strategy or first_copy):
-        from tengtune.steps.merge import merge_adapter
-
-        _refuse_full(out)
-        figures = merge_adapter(base, adapter, out, console, limit)
-    elif shards and out and not (base or adapter):
-        from tengtune.steps.merge import merge_shards
-
-        _refuse_full(out)
-        figures = merge_shards(shards, strategy, out, console, limit, compare=not first_copy)
-    else:
+    if not any(needs <= given <= needs | may for needs, may in WAYS):
         raise Problem("merge.options")
-    console.result(str(out), folder=str(out), **figures)
-
-
-def _refuse_full(out: Path) -> None:
-    """A merge replaces its output as a whole."""
+    console, limit = make_console(options["quiet"], options["as_json"]), _bytes(shard_size or "5GB")
     if out.exists() and not (out.is_dir() and not any(out.iterdir())):
         raise Problem("merge.out_exists", where=out)
+    from tengtune.steps import merge
+
+    if "base" in given:
+        figures = merge.merge_adapter(base, adapter, out, console, limit)
+    elif "shards" in given:
+        figures = merge.merge_shards(shards, strategy, out, console, limit, compare=not first_copy)
+    else:
+        figures = merge.split_whole(split, strategy, ranks, out, console)
+    console.result(str(out), folder=str(out), **figures)
 
 
 def _bytes(text: str) -> int:

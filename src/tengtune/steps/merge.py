@@ -15,7 +15,16 @@ from tengtune.ui.console import Console
 from tengtune.ui.lists import size
 from tengtune.weights.merge import open_merge, place_full, write_merge
 from tengtune.weights.safetensors_io import SHARD_BYTES, Advance
-from tengtune.weights.shard import merged_streams, open_shards, write_whole
+from tengtune.weights.shard import (
+    merged_streams,
+    open_shards,
+    open_whole,
+    sharded_strategy,
+    split_streams,
+    write_split,
+    write_whole,
+)
+from tengtune.weights.strategy import read_strategy
 
 
 def inputs(recipe: Recipe) -> list[Path]:
@@ -107,6 +116,25 @@ def merge_shards(
         "left_out": len(whole.left_out),
         "seconds": round(time.monotonic() - start, 3),
     }
+
+
+def split_whole(
+    whole: Path, strategy: Path | None, ranks: int | None, out: Path, console: Console
+) -> dict[str, Any]:
+    """Cut a whole model into rank folders for a strategy, or for a number of ranks; its figures.
+
+    See weights/shard.py for the Problems. Files are of the kind the model was found in.
+    """
+    source = open_whole(whole)
+    plan = read_strategy(strategy) if strategy else sharded_strategy(source, ranks or 1)
+    console.say("merge.split", tensors=len(source), layout=plan.describe())
+    parts = split_streams(source, plan)
+    suffix = ".ckpt" if whole.suffix == ".ckpt" else ".safetensors"
+    start = time.monotonic()
+    with _progress(console, sum(part.nbytes for rank in parts for part in rank)) as advance:
+        write_split(parts, plan, out, suffix, advance)
+    console.say("merge.split_done", out=out)
+    return {"ranks": plan.ranks, "layout": plan.describe(), "seconds": round(time.monotonic() - start, 3)}
 
 
 @contextmanager

@@ -284,22 +284,27 @@ def sharded_strategy(source: Mapping[str, Rows], ranks: int) -> Strategy:
     return Strategy(({n: optimizer_sharded(t.shape, ranks) for n, t in source.items()},), ranks)
 
 
+def split_streams(source: Mapping[str, Rows], strategy: Strategy) -> list[list[TensorStream]]:
+    """What each rank gets of a whole model. Raises Problem: names or shapes do not fit the strategy."""
+    return [_parts(source, strategy, rank) for rank in range(strategy.ranks)]
+
+
 def write_split(
-    source: Mapping[str, Rows],
+    parts: list[list[TensorStream]],
     strategy: Strategy,
     out: Path,
     suffix: str = ".ckpt",
     advance: Advance | None = None,
 ) -> None:
-    """Cut a whole model for a strategy: `out`/rank_N/checkpoint_N.ckpt (or .safetensors), and the strategy
-    files beside them; atomically. Raises Problem: names or shapes do not fit, no space."""
-    ranks = [_parts(source, strategy, rank) for rank in range(strategy.ranks)]
+    """Write `out`/rank_N/checkpoint_N.ckpt (or .safetensors) and the strategy files beside them, atomically.
+
+    Raises Problem: no space (before anything is written)."""
     files.remove(out.with_name(out.name + files.PARTIAL))
-    _check_space(out, sum(part.nbytes for parts in ranks for part in parts))
+    _check_space(out, sum(part.nbytes for rank in parts for part in rank))
     write: Any = ckpt_io.write_file if suffix == ".ckpt" else safetensors_io.write_file
     with files.atomic_folder(out) as folder:
-        for rank, parts in enumerate(ranks):
-            write(folder / f"rank_{rank}" / f"checkpoint_{rank}{suffix}", parts, advance)
+        for rank, streams in enumerate(parts):
+            write(folder / f"rank_{rank}" / f"checkpoint_{rank}{suffix}", streams, advance)
         write_strategy(strategy, folder / "strategy")
 
 
