@@ -102,7 +102,8 @@ class Backend(Protocol):
     def named_shards(self) -> Iterator[Shard]:
         """This rank's trained parameters and optimizer states, one at a time, in the same order each time.
 
-        Arrays stay as they are while training goes on: copies, or memory that later steps leave alone.
+        A tensor that every rank holds whole is rank 0's share. Arrays are float32 and stay as they are while
+        training goes on: copies, or memory that later steps leave alone.
         """
         ...
 

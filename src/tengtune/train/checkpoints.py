@@ -2,7 +2,8 @@
 
     rank_00000-of-00001.safetensors   what that rank kept: "<kind>/<name>", kind param, exp_avg or exp_avg_sq
     layout.json                       the shape of every tensor and the ranges the ranks hold of it, size and
-                                      SHA-256 of every rank's file, the run's settings and its state
+                                      SHA-256 of every rank's file, the run's settings and its state, and in
+                                      "check" the SHA-256 of all this
 
 The format is the same for both back ends and any number of ranks: a rank's share is a flat range of a tensor,
 so reading gives whole tensors however many ranks wrote them. A folder under that name is whole, because it is
@@ -62,12 +63,10 @@ def write(folder: Path, shards: Shards, about: Mapping[str, Any]) -> None:
 
 
 def write_rank(folder: Path, shards: Shards, rank: int, world: int) -> RankFile:
-    """Write one rank's share, tensor by tensor. A tensor that every rank holds whole is rank 0's to write."""
+    """Write one rank's share, tensor by tensor."""
     source = shards()
     ranges, streams = {}, []
     for shard in shards():
-        if rank and shard.array.size == math.prod(shard.shape):
-            continue
         key = f"{shard.kind}/{shard.name}"
         ranges[key] = (shard.shape, shard.offset, shard.array.size)
         pieces = partial(_next_array, source, key)
@@ -84,7 +83,7 @@ def layout(ranks: list[RankFile], about: Mapping[str, Any]) -> dict[str, Any]:
         for key, (shape, offset, size) in file.ranges.items():
             entry = tensors.setdefault(key, {"shape": list(shape), "ranges": []})
             entry["ranges"].append({"rank": rank, "offset": offset, "size": size})
-    return {
+    about = {
         "format": FORMAT,
         "version": VERSION,
         "tengtune": __version__,
@@ -94,6 +93,7 @@ def layout(ranks: list[RankFile], about: Mapping[str, Any]) -> dict[str, Any]:
         "files": [{"name": f.name, "size": f.size, "sha256": f.sha256} for f in ranks],
         "tensors": tensors,
     }
+    return {**about, "check": _check(about)}
 
 
 @dataclass(frozen=True)
@@ -132,6 +132,8 @@ def read(folder: Path) -> Checkpoint:
     try:
         if (about["format"], about["version"]) != (FORMAT, VERSION):
             raise _damaged(folder / LAYOUT, f"format {about['format']!r} version {about['version']!r}")
+        if about["check"] != _check({key: value for key, value in about.items() if key != "check"}):
+            raise _damaged(folder / LAYOUT, "its SHA-256 is not the one that was written down")
         for file in about["files"]:
             _check_file(folder / file["name"], int(file["size"]), file["sha256"])
         opened = [open_file(folder / file["name"]) for file in about["files"]]
@@ -140,6 +142,11 @@ def read(folder: Path) -> Checkpoint:
         return Checkpoint(folder, about, states.from_json(about["state"]), opened)
     except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
         raise _damaged(folder / LAYOUT, f"{type(error).__name__}: {error}") from error
+
+
+def _check(about: Mapping[str, Any]) -> str:
+    """SHA-256 of a layout, whatever the order of its keys and the blanks between them."""
+    return hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()
 
 
 def _check_file(path: Path, size: int, sha256: str) -> None:
@@ -167,8 +174,9 @@ def _damaged(path: Path, reason: str) -> Problem:
 
 
 def _next_array(source: Iterator[Shard], key: str) -> Iterator[Array]:
-    """The array of the next shard, which must be `key` unless it is one that this rank does not write."""
-    shard = next(each for each in source if f"{each.kind}/{each.name}" == key)
+    shard = next(source)
+    if f"{shard.kind}/{shard.name}" != key:
+        raise ValueError(f"{shard.kind}/{shard.name} came, {key} was announced")
     yield np.ascontiguousarray(shard.array)
 
 
