@@ -29,7 +29,8 @@ from tengtune import __version__, files, json_file
 from tengtune.backends.base import Array, Shard, ShardKind
 from tengtune.train import state as states
 from tengtune.train.state import State
-from tengtune.ui.problems import FAILED_RUN, Problem, os_errors
+from tengtune.ui import language
+from tengtune.ui.problems import Problem, os_errors
 from tengtune.weights.safetensors_io import open_file, write_file
 from tengtune.weights.stream import PIECE_BYTES, TensorStream
 
@@ -127,13 +128,13 @@ def read(folder: Path) -> Checkpoint:
     """Open a checkpoint and check all of it, byte by byte. Problem `checkpoint.damaged` with the reason when
     it is not what was written; other Problems when the system cannot read it."""
     if not (folder / LAYOUT).is_file():
-        raise _damaged(folder / LAYOUT, "the file is missing")
+        raise _damaged(folder / LAYOUT, "missing")
     about = json_file.read_object(folder / LAYOUT, DAMAGED)
     try:
         if (about["format"], about["version"]) != (FORMAT, VERSION):
-            raise _damaged(folder / LAYOUT, f"format {about['format']!r} version {about['version']!r}")
+            raise _damaged(folder / LAYOUT, "version", version=about["version"])
         if about["check"] != _check({key: value for key, value in about.items() if key != "check"}):
-            raise _damaged(folder / LAYOUT, "its SHA-256 is not the one that was written down")
+            raise _damaged(folder / LAYOUT, "sha256")
         for file in about["files"]:
             _check_file(folder / file["name"], int(file["size"]), file["sha256"])
         opened = [open_file(folder / file["name"]) for file in about["files"]]
@@ -141,7 +142,7 @@ def read(folder: Path) -> Checkpoint:
             _check_ranges(folder / LAYOUT, key, entry, opened)
         return Checkpoint(folder, about, states.from_json(about["state"]), opened)
     except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
-        raise _damaged(folder / LAYOUT, f"{type(error).__name__}: {error}") from error
+        raise _damaged(folder / LAYOUT, "entry", reason=f"{type(error).__name__}: {error}") from error
 
 
 def _check(about: Mapping[str, Any]) -> str:
@@ -151,11 +152,11 @@ def _check(about: Mapping[str, Any]) -> str:
 
 def _check_file(path: Path, size: int, sha256: str) -> None:
     if not path.is_file():
-        raise _damaged(path, "the file is missing")
+        raise _damaged(path, "missing")
     if path.stat().st_size != size:
-        raise _damaged(path, f"{path.stat().st_size:,} bytes in place of {size:,}")
+        raise _damaged(path, "size", there=f"{path.stat().st_size:,}", wanted=f"{size:,}")
     if _sha256(path) != sha256:
-        raise _damaged(path, "its SHA-256 is not the one that was written down")
+        raise _damaged(path, "sha256")
 
 
 def _check_ranges(path: Path, key: str, entry: dict[str, Any], opened: list[dict[str, Array]]) -> None:
@@ -163,14 +164,15 @@ def _check_ranges(path: Path, key: str, entry: dict[str, Any], opened: list[dict
     end = 0
     for part in sorted(entry["ranges"], key=lambda r: int(r["offset"])):
         if part["offset"] != end or opened[part["rank"]][key].size != part["size"]:
-            raise _damaged(path, f"{key}: the ranks' ranges leave a gap or overlap")
+            raise _damaged(path, "ranges", tensor=key)
         end += part["size"]
     if end != math.prod(entry["shape"]):
-        raise _damaged(path, f"{key}: {end:,} elements in place of {math.prod(entry['shape']):,}")
+        raise _damaged(path, "ranges", tensor=key)
 
 
-def _damaged(path: Path, reason: str) -> Problem:
-    return Problem(DAMAGED, where=path, exit_code=FAILED_RUN, reason=reason)
+def _damaged(path: Path, fault: str, **values: object) -> Problem:
+    """The Problem with the text `checkpoint.fault_<fault>` as its reason."""
+    return Problem(DAMAGED, where=path, reason=language.say(f"checkpoint.fault_{fault}", **values))
 
 
 def _next_array(source: Iterator[Shard], key: str) -> Iterator[Array]:
