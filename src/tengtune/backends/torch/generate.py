@@ -16,10 +16,13 @@ from tengtune.backends.base import Sampling
 from tengtune.backends.sampling import Sampler
 from tengtune.backends.torch.attention import causal
 from tengtune.backends.torch.model import Attend, Qwen
+from tengtune.backends.torch.stretch import Stretched, stretched
+from tengtune.models.spec import ModelSpec
 
 
 class Cache:
-    """Keys and values [layers,C,G,D] of one text; `length` tokens of it are filled."""
+    """Keys and values [layers,C,G,D] of one text; `length` tokens of it are filled, `prompt` of them by the
+    first pass, which decides how a text longer than the model was trained at is stretched."""
 
     def __init__(self, model: Qwen, capacity: int) -> None:
         trunk = model.model
@@ -27,7 +30,15 @@ class Cache:
         shape = (spec.layers, capacity, spec.kv_heads, spec.head_dim)
         self.keys = torch.empty(shape, dtype=trunk.dtype, device=model.head.device)
         self.values = torch.empty_like(self.keys)
-        self.length = 0
+        self.length = self.prompt = 0
+        self.long: Stretched | None = None
+
+    def extend(self, spec: ModelSpec, count: int) -> Tensor:
+        """Positions [T] of the next `count` tokens; what the pass over them needs is made ready."""
+        positions = range(self.length, self.length + count)
+        self.prompt = self.prompt or count
+        self.long = stretched(spec, [(positions, self.prompt)], self.keys.device)
+        return torch.arange(positions.start, positions.stop, device=self.keys.device)
 
     def attend(self, layer: int) -> Attend:
         """The attention of one layer over what is cached and the new tokens."""
@@ -35,6 +46,7 @@ class Cache:
 
     def _attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         end = self.length + q.shape[0]
+        q = q if self.long is None else q * self.long.queries.to(q.dtype)
         self.keys[layer, self.length : end] = k
         self.values[layer, self.length : end] = v
         if self.length == 0:
@@ -58,7 +70,7 @@ def generate(
     cache = Cache(model, len(prompt) + max_new_tokens)
     ids = list(prompt)
     for _ in range(max_new_tokens):
-        chosen = sampler.choose(_next_logits(model, cache, ids).numpy())
+        chosen = sampler.choose(next_logits(model, cache, ids).numpy())
         if chosen in stops:
             return
         yield chosen
@@ -66,10 +78,10 @@ def generate(
 
 
 @torch.no_grad()
-def _next_logits(model: Qwen, cache: Cache, ids: list[int]) -> Tensor:
+def next_logits(model: Qwen, cache: Cache, ids: list[int]) -> Tensor:
     """Logits [V], float32 on the host, after taking `ids` into the cache."""
-    device = cache.keys.device
-    positions = torch.arange(cache.length, cache.length + len(ids), device=device)
-    hidden = model.model(torch.tensor(ids, device=device), positions, cache.attend)
+    positions = cache.extend(model.model.spec, len(ids))
+    bases = None if cache.long is None else cache.long.bases
+    hidden = model.model(torch.tensor(ids, device=cache.keys.device), positions, cache.attend, bases)
     cache.length += len(ids)
     return model.logits(hidden[-1:])[0].float().cpu()

@@ -5,7 +5,8 @@ Legend: T tokens, I inputs, O outputs, R rank.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -59,28 +60,57 @@ class LoraLinear(Linear):
         self.lora_A, self.lora_B, self.scale = a, b, scale
 
     def forward(self, x: Tensor) -> Tensor:
-        return apply(_LoraLinear, x, self.weight, self.bias, self.lora_A, self.lora_B, self.scale)
+        return _adapted(x, self.lora_A, self.lora_B, self.scale, [self])[0]
 
 
-class _LoraLinear(Function):
+class SharedLora(nn.Module):
+    """One adapter for several frozen linears of the same input: A [R,I] is theirs together, B [R,O] has
+    their columns one after the other (Qwen1's q, k and v)."""
+
+    def __init__(self, a: nn.Parameter, b: nn.Parameter, scale: float) -> None:
+        super().__init__()
+        self.lora_A, self.lora_B, self.scale = a, b, scale
+
+    def forward(self, x: Tensor, linears: Sequence[Linear]) -> tuple[Tensor, ...]:
+        return _adapted(x, self.lora_A, self.lora_B, self.scale, linears)
+
+
+def _adapted(x: Tensor, a: Tensor, b: Tensor, scale: float, linears: Sequence[Linear]) -> tuple[Tensor, ...]:
+    frozen = [tensor for linear in linears for tensor in (linear.weight, linear.bias)]
+    return cast("tuple[Tensor, ...]", apply(_LoraLinears, x, a, b, scale, *frozen))
+
+
+class _LoraLinears(Function):
     """Base and addition in one function: the addition goes into the base's output in place."""
 
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, a: Tensor, b: Tensor, scale: float
-    ) -> Tensor:
+        ctx: Any, x: Tensor, a: Tensor, b: Tensor, scale: float, *frozen: Tensor | None
+    ) -> tuple[Tensor, ...]:
+        weights, biases = [tensor for tensor in frozen[::2] if tensor is not None], frozen[1::2]
         low = torch.mm(x, a.to(x.dtype).T)
-        ctx.save_for_backward(x, low, weight, a, b)
+        ctx.save_for_backward(x, low, a, b, *weights)
         ctx.scale = scale
-        return F.linear(x, weight, bias).addmm_(low, b.to(x.dtype), alpha=scale)
+        columns = torch.split_with_sizes(b.to(x.dtype), [weight.shape[0] for weight in weights], 1)
+        return tuple(
+            F.linear(x, weight, bias).addmm_(low, part, alpha=scale)
+            for weight, bias, part in zip(weights, biases, columns, strict=True)
+        )
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        x, low, weight, a, b = ctx.saved_tensors
-        low_gradient = torch.mm(gradient, b.to(x.dtype).T).mul_(ctx.scale)
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        x, low, a, b, *weights = ctx.saved_tensors
+        columns = torch.split_with_sizes(b.to(x.dtype), [weight.shape[0] for weight in weights], 1)
+        low_gradient = torch.mm(gradients[0], columns[0].T)
+        for gradient, part in zip(gradients[1:], columns[1:], strict=True):
+            low_gradient.addmm_(gradient, part.T)
+        low_gradient.mul_(ctx.scale)
         x_gradient = None
         if ctx.needs_input_grad[0]:
-            x_gradient = torch.mm(gradient, weight).addmm_(low_gradient, a.to(x.dtype))
+            x_gradient = torch.mm(gradients[0], weights[0])
+            for gradient, weight in zip(gradients[1:], weights[1:], strict=True):
+                x_gradient.addmm_(gradient, weight)
+            x_gradient.addmm_(low_gradient, a.to(x.dtype))
         a_gradient = torch.mm(low_gradient.T, x).to(a.dtype)
-        b_gradient = torch.mm(low.T, gradient).to(b.dtype).mul_(ctx.scale)
-        return x_gradient, None, None, a_gradient, b_gradient, None
+        b_gradient = torch.cat([torch.mm(low.T, gradient) for gradient in gradients], 1).to(b.dtype)
+        return x_gradient, a_gradient, b_gradient.mul_(ctx.scale), *(None,) * (1 + 2 * len(weights))

@@ -1,4 +1,4 @@
-"""The Qwen decoder (Qwen1.5 to Qwen3, dense), on rows laid end to end: no batch axis, no mask.
+"""The Qwen decoder (Qwen1 to Qwen3, dense), on rows laid end to end: no batch axis, no mask.
 
 Legend: T tokens, H width, N query heads, G key-value heads, D head size, F feed-forward width.
 Module names spell the canonical tensor names, so `named_parameters()` needs no table.
@@ -7,7 +7,7 @@ Module names spell the canonical tensor names, so `named_parameters()` needs no 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Literal
 
@@ -20,7 +20,7 @@ from torch.utils.checkpoint import checkpoint
 from tengtune.backends.base import Array, Source
 from tengtune.backends.torch.device import Placement
 from tengtune.backends.torch.kernels import PLAIN, Kernels
-from tengtune.backends.torch.lora import Linear, LoraLinear
+from tengtune.backends.torch.lora import Linear, LoraLinear, SharedLora
 from tengtune.backends.torch.loss import head_loss
 from tengtune.models.spec import ModelSpec
 from tengtune.recipe import Lora
@@ -49,18 +49,31 @@ class Maker:
         """A norm's weight: small, so always in the master type."""
         return self._parameter(name, self.placement.master)
 
-    def linear(self, name: str, bias: bool = False) -> Linear:
-        """The linear `name`, with its adapter if it is one of LoRA's targets."""
+    def linear(self, name: str, bias: bool = False, adapted: bool = True) -> Linear:
+        """The linear `name`, with its adapter if it is one of LoRA's targets and may be `adapted`."""
         weight = self.weight(f"{name}.weight")
         offset = self.weight(f"{name}.bias") if bias else None
-        if self.method != "lora" or self.lora is None or name.split(".")[-1] not in self.lora.targets:
+        if not adapted or not self.adapts(name):
             return Linear(weight, offset)
-        outputs, inputs = weight.shape
-        first = initial_a(self.seed, f"{name}.lora_A.weight", self.lora.rank, inputs)
+        return LoraLinear(weight, offset, *self._adapter(name, *weight.shape))
+
+    def shared(self, name: str, linears: Sequence[Linear]) -> SharedLora:
+        """One adapter `name` for several linears of the same input."""
+        outputs = sum(linear.weight.shape[0] for linear in linears)
+        return SharedLora(*self._adapter(name, outputs, linears[0].weight.shape[1]))
+
+    def adapts(self, name: str) -> bool:
+        """Whether the linear `name` is one of LoRA's targets."""
+        return self.method == "lora" and self.lora is not None and name.split(".")[-1] in self.lora.targets
+
+    def _adapter(self, name: str, outputs: int, inputs: int) -> tuple[nn.Parameter, nn.Parameter, float]:
+        """A [R,I], drawn; B [R,O], zero; the scale."""
+        assert self.lora is not None
         placement, rank = self.placement, self.lora.rank
+        first = initial_a(self.seed, f"{name}.lora_A.weight", rank, inputs)
         a = nn.Parameter(torch.from_numpy(first).to(placement.device, placement.master))
         b = nn.Parameter(torch.zeros(rank, outputs, dtype=placement.master, device=placement.device))
-        return LoraLinear(weight, offset, a, b, self.lora.alpha / rank)
+        return a, b, self.lora.alpha / rank
 
     def _parameter(self, name: str, dtype: torch.dtype) -> nn.Parameter:
         tensor, placement = tensor_of(self.source[name]), self.placement
@@ -97,9 +110,10 @@ class Attention(nn.Module):
     def __init__(self, spec: ModelSpec, name: str, maker: Maker, kernels: Kernels) -> None:
         super().__init__()
         self.head_dim, self.kernels = spec.head_dim, kernels
-        self.q_proj = maker.linear(f"{name}.q_proj", spec.qkv_bias)
-        self.k_proj = maker.linear(f"{name}.k_proj", spec.qkv_bias)
-        self.v_proj = maker.linear(f"{name}.v_proj", spec.qkv_bias)
+        shared = spec.family == "qwen1" and maker.adapts(f"{name}.q_proj")
+        parts = [maker.linear(f"{name}.{part}_proj", spec.qkv_bias, adapted=not shared) for part in "qkv"]
+        self.q_proj, self.k_proj, self.v_proj = parts
+        self.qkv_proj = maker.shared(f"{name}.qkv_proj", parts) if shared else None
         self.o_proj = maker.linear(f"{name}.o_proj")
         self.q_norm = self.k_norm = None
         if spec.qk_norm:
@@ -107,7 +121,9 @@ class Attention(nn.Module):
             self.k_norm = Norm(maker.norm(f"{name}.k_norm.weight"), spec.rms_eps, kernels)
 
     def forward(self, x: Tensor, cosine: Tensor, sine: Tensor, attend: Attend) -> Tensor:
-        q, k, v = (f(x).unflatten(1, (-1, self.head_dim)) for f in (self.q_proj, self.k_proj, self.v_proj))
+        linears = (self.q_proj, self.k_proj, self.v_proj)
+        parts = [f(x) for f in linears] if self.qkv_proj is None else self.qkv_proj(x, linears)
+        q, k, v = (part.unflatten(1, (-1, self.head_dim)) for part in parts)
         if self.q_norm is not None and self.k_norm is not None:
             q, k = self.q_norm(q), self.k_norm(k)
         q, k = self.kernels.rotary(q, cosine, sine), self.kernels.rotary(k, cosine, sine)
@@ -148,7 +164,8 @@ class Block(nn.Module):
 
 
 class Trunk(nn.Module):
-    """Embedding and layers: ids and positions [T] -> hidden states [T,H] before the last norm."""
+    """Embedding and layers: ids and positions [T] -> hidden states [T,H] before the last norm. `bases` as
+    for rotary_angles."""
 
     def __init__(self, spec: ModelSpec, maker: Maker, kernels: Kernels, recompute: bool) -> None:
         super().__init__()
@@ -158,9 +175,11 @@ class Trunk(nn.Module):
         self.layers = nn.ModuleList(blocks)
         self.norm = Norm(maker.norm("model.norm.weight"), spec.rms_eps, kernels)
 
-    def forward(self, ids: Tensor, positions: Tensor, attend: Callable[[int], Attend]) -> Tensor:
+    def forward(
+        self, ids: Tensor, positions: Tensor, attend: Callable[[int], Attend], bases: Tensor | None = None
+    ) -> Tensor:
         x: Tensor = self.embed_tokens(ids).to(self.dtype)
-        cosine, sine = rotary_angles(positions, self.spec, self.dtype)
+        cosine, sine = rotary_angles(positions, self.spec, self.dtype, bases)
         for number, block in enumerate(self.layers):
             run: Callable[..., Tensor] = block
             if self.recompute and torch.is_grad_enabled():
@@ -203,10 +222,11 @@ class Qwen(nn.Module):
         label_index: Tensor,
         labels: Tensor,
         gradient_scale: float,
+        bases: Tensor | None = None,
     ) -> Tensor:
         """Sum of cross entropy of the labels [K], predicted at label_index [K]; its gradients come
         multiplied by gradient_scale."""
-        hidden = self.model(ids, positions, attend).index_select(0, label_index)
+        hidden = self.model(ids, positions, attend, bases).index_select(0, label_index)
         return head_loss(self.model.norm(hidden), self.head, labels, gradient_scale)
 
     def logits(self, hidden: Tensor) -> Tensor:
@@ -215,10 +235,12 @@ class Qwen(nn.Module):
         return F.linear(normed, self.head.to(normed.dtype))
 
 
-def rotary_angles(positions: Tensor, spec: ModelSpec, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+def rotary_angles(
+    positions: Tensor, spec: ModelSpec, dtype: torch.dtype, bases: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
     """Cosines and sines [T,1,D/2] for positions [T]; computed in float32 whatever `dtype`, as the
-    models were trained."""
+    models were trained. `bases` [T,1,1]: RoPE's base for each token, where it is not the model's own."""
     even = torch.arange(0, spec.head_dim, 2, dtype=torch.float32, device=positions.device)
-    frequencies = 1.0 / spec.rope_theta ** (even / spec.head_dim)
+    frequencies = 1.0 / (spec.rope_theta if bases is None else bases) ** (even / spec.head_dim)
     angles = positions.to(torch.float32)[:, None, None] * frequencies
     return angles.cos().to(dtype), angles.sin().to(dtype)

@@ -15,6 +15,7 @@ from tengtune.backends.torch.kernels import Kernels
 from tengtune.backends.torch.model import Maker, Method, Qwen, tensor_of
 from tengtune.backends.torch.optimizer import AdamW
 from tengtune.backends.torch.rows import lay_out
+from tengtune.backends.torch.stretch import stretched
 from tengtune.models.spec import ModelSpec
 from tengtune.recipe import Recipe
 from tengtune.train.batch import Batch
@@ -64,17 +65,28 @@ class TorchBackend:
     def eval_step(self, batch: Batch) -> Tensor:
         """Sum of cross entropy over the batch's labels, without gradients."""
         with device.memory_faults(self._placement.device), torch.no_grad():
-            return self.loss(batch, 1.0)
+            return self.loss(batch, 1.0, evaluating=True)
 
-    def loss(self, batch: Batch, gradient_scale: float) -> Tensor:
-        """Sum of cross entropy over the batch's labels; its gradients come x gradient_scale."""
+    def loss(self, batch: Batch, gradient_scale: float, evaluating: bool = False) -> Tensor:
+        """Sum of cross entropy over the batch's labels; its gradients come x gradient_scale. Evaluating,
+        texts that are longer than the model was trained at are stretched where its family does so."""
         rows = lay_out(batch, self._placement.device)
 
+        pieces = [(range(length), length) for length in rows.lengths] if evaluating else []
+        long = stretched(self.spec, pieces, self._placement.device)
+
         def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+            q = q if long is None else q * long.queries.to(q.dtype)
             return self._kernels.attention(q, k, v, rows.lengths)
 
         return self.model.loss(
-            rows.ids, rows.positions, lambda layer: attend, rows.label_index, rows.labels, gradient_scale
+            rows.ids,
+            rows.positions,
+            lambda layer: attend,
+            rows.label_index,
+            rows.labels,
+            gradient_scale,
+            None if long is None else long.bases,
         )
 
     def named_shards(self) -> Iterator[Shard]:
