@@ -12,12 +12,16 @@ import torch
 from tengtune.backends.torch.device import Placement
 from tengtune.backends.torch.kernels import PLAIN
 from tengtune.backends.torch.model import Maker, Qwen
+from tengtune.backends.torch.rows import lay_out
 from tengtune.backends.torch.step import TorchBackend
 from tengtune.models.spec import ModelSpec
 from tengtune.recipe import Recipe
 from tengtune.train.batch import Batch
 
 CPU = torch.device("cpu")
+
+# Tiny tensors: a second thread costs more than it gives, and much more on a busy machine.
+torch.set_num_threads(1)
 
 
 def make_recipe(
@@ -66,9 +70,7 @@ def gradients(backend: TorchBackend, batch: Batch, scale: float = 1.0) -> tuple[
 
 def logits(backend: TorchBackend, batch: Batch) -> np.ndarray:
     """Logits of every real token, rows end to end."""
-    from tengtune.backends.torch.rows import lay_out
-
-    rows = lay_out(batch, CPU)
+    rows = lay_out(batch, Placement(CPU, torch.float32))
     with torch.no_grad():
         hidden = backend.model.model(
             rows.ids, rows.positions, lambda _: lambda q, k, v: PLAIN.attention(q, k, v, rows.lengths)

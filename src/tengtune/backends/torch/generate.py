@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from tengtune.backends.base import Sampling
 from tengtune.backends.sampling import Sampler
-from tengtune.backends.torch.attention import causal
+from tengtune.backends.torch.attention import attention
 from tengtune.backends.torch.model import Attend, Qwen
 from tengtune.backends.torch.stretch import Stretched, stretched
 from tengtune.models.spec import ModelSpec
@@ -50,7 +50,7 @@ class Cache:
         self.keys[layer, self.length : end] = k
         self.values[layer, self.length : end] = v
         if self.length == 0:
-            return causal(q, k, v)
+            return attention(q, k, v, [q.shape[0]])
         return _one(q, self.keys[layer, :end], self.values[layer, :end])
 
 

@@ -14,7 +14,9 @@ from torch.autograd import Function
 from tengtune.backends.torch.ops import apply
 
 CHUNK_BYTES = 128 << 20
-"""Upper bound of one chunk's logits in float32."""
+"""Upper bound of the logits that exist at a time."""
+PIECE = 1 << 20
+"""Logits that a CPU takes through all passes of the softmax together, so that they stay in its cache."""
 
 
 def head_loss(hidden: Tensor, weight: Tensor, labels: Tensor, gradient_scale: float) -> Tensor:
@@ -33,39 +35,39 @@ class _HeadLoss(Function):
         head = weight.to(hidden.dtype)
         hidden_gradient = torch.empty_like(hidden) if wants_hidden else None
         weight_gradient = torch.zeros_like(weight) if wants_weight else None
-        wide = torch.promote_types(hidden.dtype, torch.float32)
-        total = torch.zeros((), dtype=wide, device=hidden.device)
-        rows = max(CHUNK_BYTES // (4 * weight.shape[0]), 16)
+        losses = torch.empty_like(labels, dtype=torch.promote_types(hidden.dtype, torch.float32))
+        rows = max(1, min(max(CHUNK_BYTES // (head.element_size() * head.shape[0]), 16), hidden.shape[0]))
+        memory = head.new_empty(rows, head.shape[0])  # one for all chunks: new pages are dear
         for start in range(0, hidden.shape[0], rows):
-            part, label = hidden[start : start + rows], labels[start : start + rows]
-            logits = torch.mm(part, head.T).to(wide)
-            losses, gradient = _cross_entropy(logits, label, gradient_scale)
-            total += losses.sum()
-            if not (wants_hidden or wants_weight):
-                continue
-            gradient = gradient.to(hidden.dtype)
+            chunk = slice(start, start + rows)
+            part = hidden[chunk]
+            logits = torch.mm(part, head.T, out=memory[: part.shape[0]])
+            _cross_entropy(logits, labels[chunk], gradient_scale, losses[chunk])
             if hidden_gradient is not None:
-                torch.mm(gradient, head, out=hidden_gradient[start : start + rows])
+                torch.mm(logits, head, out=hidden_gradient[chunk])
             if weight_gradient is not None:
-                weight_gradient += torch.mm(gradient.T, part)
+                weight_gradient += torch.mm(logits.T, part)
         ctx.gradients = hidden_gradient, weight_gradient
-        return total
+        return losses.sum()
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:
-        hidden_gradient, weight_gradient = (None if g is None else g * gradient for g in ctx.gradients)
+        hidden_gradient, weight_gradient = (None if g is None else g.mul_(gradient) for g in ctx.gradients)
         return hidden_gradient, weight_gradient, None, None
 
 
-def _cross_entropy(logits: Tensor, labels: Tensor, gradient_scale: float) -> tuple[Tensor, Tensor]:
-    """Losses [C], and the gradient of their sum x gradient_scale, made in the memory of logits [C,V]."""
-    counts = (labels >= 0).to(logits.dtype)
-    labels = labels.clamp_min(0).unsqueeze(1)
-    wanted = logits.gather(1, labels).squeeze(1)
-    highest, place = logits.max(1, keepdim=True)
-    probabilities = torch.softmax(logits, 1, out=logits)
-    # log of the sum of exponentials: the highest logit less the log of its own probability, which is never 0.
-    log_sum = (highest - probabilities.gather(1, place).log()).squeeze(1)
-    losses = (log_sum - wanted) * counts
-    probabilities.scatter_add_(1, labels, torch.full_like(labels, -1, dtype=logits.dtype))
-    return losses, probabilities.mul_((counts * gradient_scale).unsqueeze(1))
+def _cross_entropy(logits: Tensor, labels: Tensor, gradient_scale: float, losses: Tensor) -> None:
+    """Writes the losses [C], and over the logits [C,V] the gradient of the losses' sum x gradient_scale."""
+    rows = max(PIECE // logits.shape[1], 1) if logits.device.type == "cpu" else logits.shape[0]
+    for start in range(0, logits.shape[0], rows):
+        piece = slice(start, start + rows)
+        wide = logits[piece].to(losses.dtype)
+        counts = (labels[piece] >= 0).to(wide.dtype).unsqueeze(1)
+        label = labels[piece].clamp_min(0).unsqueeze(1)
+        wanted, highest = wide.gather(1, label), wide.amax(1, keepdim=True)
+        probabilities = torch.softmax(wide, 1, out=wide)
+        # log of the sum of exponentials: the highest logit less the log of its probability, never 0.
+        log_sum = highest - probabilities.amax(1, keepdim=True).log_()
+        losses[piece] = ((log_sum - wanted) * counts).squeeze(1)
+        probabilities.scatter_add_(1, label, torch.full_like(wanted, -1))
+        torch.mul(probabilities, counts * gradient_scale, out=logits[piece])

@@ -70,7 +70,7 @@ class TorchBackend:
     def loss(self, batch: Batch, gradient_scale: float, evaluating: bool = False) -> Tensor:
         """Sum of cross entropy over the batch's labels; its gradients come x gradient_scale. Evaluating,
         texts that are longer than the model was trained at are stretched where its family does so."""
-        rows = lay_out(batch, self._placement.device)
+        rows = lay_out(batch, self._placement)
 
         pieces = [(range(length), length) for length in rows.lengths] if evaluating else []
         long = stretched(self.spec, pieces, self._placement.device)
