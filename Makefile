@@ -12,7 +12,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 CONSTRAINTS := constraints/cpu.txt
 
-.PHONY: demo test check soak lint
+.PHONY: demo fetch test check soak lint
 
 # torch comes first and alone, so that no other package chooses its build.
 $(BIN)/.torch: $(CONSTRAINTS)
@@ -35,6 +35,7 @@ demo: $(BIN)/.demo
 
 fetch: $(BIN)/.dev
 	$(BIN)/python tests/fetch.py
+	$(BIN)/python examples/smollm2.py
 
 lint: $(BIN)/.dev
 	$(BIN)/ruff check .
