@@ -128,6 +128,9 @@ class Lora(Group):
         "up_proj",
         "down_proj",
     ]
+    # Whether embedding and head are trained as well. auto: if ChatML's tokens are new to the model; the train
+    # step looks and says so (train/adaptation.py), and to a back end anything but True means no.
+    train_embeddings: Literal["auto"] | bool = "auto"
 
 
 class Parallel(Group):

@@ -153,5 +153,21 @@ def open_backend(recipe: Recipe, folder: Path, trainable: bool = True) -> Backen
     from tengtune.models import spec as specs
     from tengtune.weights.source import open_source
 
-    spec = specs.from_folder(folder)
-    return load(choose(recipe)).build(spec, open_source(folder, spec), recipe, trainable)
+    spec, name = specs.from_folder(folder), choose(recipe)
+    if name == "mindspore":
+        _refuse_on_mindspore(spec, recipe, trainable)
+    return load(name).build(spec, open_source(folder, spec), recipe, trainable)
+
+
+def _refuse_on_mindspore(spec: ModelSpec, recipe: Recipe, trainable: bool) -> None:
+    """Problem for what would be trained or computed otherwise there than on torch."""
+    lora = trainable and recipe.train.method == "lora"
+    lacks = {
+        "lora.train_embeddings: true": lora and recipe.lora.train_embeddings is True,
+        "train.method: lora (Qwen1)": lora and spec.family == "qwen1",
+        f"data.seq_len: {recipe.data.seq_len} (Qwen1)": spec.stretch is not None
+        and recipe.data.seq_len > spec.stretch.length,
+    }
+    for feature, asked in lacks.items():
+        if asked:
+            raise Problem("mindspore.not_there", where=recipe.file, feature=feature)

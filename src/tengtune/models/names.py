@@ -96,9 +96,12 @@ def whole_linear(linear: str) -> str:
 def parts_of(linear: str) -> list[str]:
     """Of `model.layers.0.self_attn.qkv_proj`: its q_proj, k_proj and v_proj; of others: themselves."""
     block = _BLOCK.fullmatch(linear)
-    if block is None or block[2] not in PARTS:
-        return [linear]
-    return [f"model.layers.{block[1]}.{part}" for part in PARTS[block[2]]]
+    return [f"model.layers.{block[1]}.{part}" for part in parts_in_block(block[2])] if block else [linear]
+
+
+def parts_in_block(linear: str) -> tuple[str, ...]:
+    """The same for a linear named as inside a block, `self_attn.qkv_proj`."""
+    return PARTS.get(linear, (linear,))
 
 
 def to_peft(name: str, family: Family) -> str:

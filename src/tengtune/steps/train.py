@@ -17,6 +17,7 @@ from tengtune.engine import Result
 from tengtune.models import spec as specs
 from tengtune.recipe import CHANGEABLE, Recipe
 from tengtune.train import checkpoints, resume, schedule
+from tengtune.train.adaptation import settle
 from tengtune.train.checkpoints import Checkpoint, Shelf
 from tengtune.train.fit import Fit
 from tengtune.train.loss_scale import LossScale
@@ -29,6 +30,7 @@ from tengtune.ui.console import Console
 from tengtune.ui.lists import size
 from tengtune.ui.problems import UNFIT_MACHINE, Problem
 from tengtune.weights.source import open_source
+from tengtune.weights.trained import write_full, write_lora
 
 
 def inputs(recipe: Recipe) -> list[Path]:
@@ -45,6 +47,7 @@ def settings(recipe: Recipe) -> dict[str, Any]:
 
 def run(recipe: Recipe, console: Console, anew: bool) -> Result:
     """Train and write the result; Problem when the model, the data or the numbers do not allow it."""
+    recipe = settle(recipe, console)
     stores = {name: open_store(folder) for name, folder in _stores(recipe).items()}
     store, heldout = stores["train"], stores.get("heldout")
     if recipe.train.early_stop and heldout is None:
@@ -191,21 +194,7 @@ def _write(recipe: Recipe, backend: Backend) -> str:
     """Write what was trained; the name of the folder inside the run folder."""
     tensors = {s.name: s.array for s in backend.named_shards() if s.kind == "param"}
     if recipe.train.method == "lora":
-        from tengtune.weights.adapter import write_adapter
-
-        write_adapter(
-            recipe.folder / "adapter",
-            tensors,
-            rank=recipe.lora.rank,
-            alpha=recipe.lora.alpha,
-            targets=recipe.lora.targets,
-            base=str(recipe.model_folder),
-        )
+        write_lora(recipe.folder / "adapter", backend.spec, recipe.lora, tensors, recipe.model_folder)
         return "adapter"
-    from tengtune.weights.safetensors_io import write_folder
-    from tengtune.weights.stream import stream
-
-    source = open_source(recipe.model_folder, backend.spec)
-    with files.atomic_folder(recipe.folder / "full") as folder:
-        write_folder(folder, [stream(name, tensors[name], old.dtype) for name, old in source.items()])
+    write_full(recipe.folder / "full", backend.spec, tensors, recipe.model_folder)
     return "full"

@@ -28,6 +28,8 @@ from tengtune.train.lora_init import initial_a
 
 Method = Literal["frozen", "lora", "full"]
 
+EMBEDDINGS = ("model.embed_tokens.weight", "lm_head.weight")
+
 Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
 """q [T,N,D], k and v [T,G,D] of one layer -> [T,N,D]: inside documents, or over a cache."""
 
@@ -77,9 +79,14 @@ class Maker:
 
     def _parameter(self, name: str, dtype: torch.dtype) -> nn.Parameter:
         tensor, placement = tensor_of(self.source[name]), self.placement
-        if self.method != "full":
+        if not self._trained(name):
             return nn.Parameter(tensor.to(placement.device, dtype), requires_grad=False)
         return nn.Parameter(tensor.to(placement.device, placement.master, copy=True))
+
+    def _trained(self, name: str) -> bool:
+        """Whether the tensor itself is trained: all are, or with LoRA embedding and head if asked for."""
+        with_lora = self.method == "lora" and self.lora is not None and self.lora.train_embeddings is True
+        return self.method == "full" or (with_lora and name in EMBEDDINGS)
 
 
 def tensor_of(array: Array) -> Tensor:
