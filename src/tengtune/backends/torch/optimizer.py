@@ -52,7 +52,7 @@ class AdamW:
         if self.train.clip_norm > 0:  # the convention of torch.nn.utils.clip_grad_norm_
             divisor = divisor * ((norm + 1e-6) / self.train.clip_norm).clamp_min(1.0)
         self.applied += finite
-        rates = _Rates(lr, divisor, finite, self.applied)
+        rates = _Rates(lr, divisor.to(torch.float32), finite, self.applied)
         for matrices in (True, False):
             chosen = [i for i, p in enumerate(self.parameters) if (p.ndim > 1) == matrices]
             if chosen:
