@@ -5,7 +5,8 @@ A step is a module `tengtune.steps.<name>` with
     settings(recipe) -> the part of the recipe that decides its products (JSON values)
     run(recipe, console) -> Result; of a step that resumes (pipeline.Step), run(recipe, console, anew): with
         `anew` True it begins at the beginning, whatever an interrupted run left
-It writes below `recipe.folder` only.
+It writes below `recipe.folder` only, but for download. A step that is done only if needed has
+    needed(recipe) -> bool
 """
 
 from __future__ import annotations
@@ -76,7 +77,7 @@ def snapshot(recipe: Recipe) -> str:
 def run_all(recipe: Recipe, console: Console, anew: bool = False) -> None:
     """Every `work` step in order."""
     for each in STEPS:
-        if each.kind == "work":
+        if each.kind in ("work", "if needed"):
             execute(each, recipe, console, anew=anew)
 
 
@@ -98,6 +99,8 @@ def execute(
     force: do it even then, from its beginning. anew: if it has to be done, from its beginning.
     """
     module = importlib.import_module(each.module)
+    if each.kind == "if needed" and not module.needed(recipe):
+        return {}
     state = {
         "inputs": [_fingerprint(path) for path in module.inputs(recipe)],
         "settings": module.settings(recipe),

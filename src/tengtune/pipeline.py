@@ -8,14 +8,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-Kind = Literal["work", "advice", "on request"]
+Kind = Literal["work", "if needed", "advice", "on request"]
 
 
 @dataclass(frozen=True)
 class Step:
     """One step of the pipeline; its code is `tengtune.steps.<name>`.
 
-    kind: `work` makes files, `advice` judges, `on request` is left out by `run`.
+    kind: `work` makes files, `if needed` too where its needed(recipe) says so, `advice` judges, `on request`
+    is left out by `run`.
     needs: the steps whose products it reads; makes: what it leaves in the run folder. resumes: it can go on
     where it was stopped.
     """
@@ -34,7 +35,8 @@ class Step:
 
 
 STEPS: tuple[Step, ...] = (
-    Step("data", "work", (), ("data/",), "把数据变成训练行", "turn the data into rows of tokens"),
+    Step("download", "if needed", (), (), "下载模型", "bring a model from a hub"),
+    Step("data", "work", ("download",), ("data/",), "把数据变成训练行", "turn the data into rows of tokens"),
     Step("train", "work", ("data",), ("adapter/", "metrics.jsonl"), "微调", "fine-tune", resumes=True),
     Step("merge", "work", ("train",), ("merged/",), "合并成完整模型", "merge into a whole model"),
     Step(

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from tengtune.models.hub_id import MODELS, hub_id_in
 from tengtune.run_yaml import KeyPath, Lines, parse_scalar, read_yaml
 from tengtune.ui.problems import Problem
 
@@ -184,9 +185,16 @@ class Recipe(Group):
         return self.resolve(self.output.dir) / self.name
 
     @property
+    def hub_model(self) -> str | None:
+        """The hub id that model.path is, if it is not the path of a folder."""
+        return hub_id_in(self.model.path, self.file.parent)
+
+    @property
     def model_folder(self) -> Path:
-        """The model's folder."""
-        return self.resolve(self.model.path)
+        """The model's folder; of a hub id the one it is brought to, `models/<name>` beside the run file."""
+        if self.hub_model is None:
+            return self.resolve(self.model.path)
+        return self.resolve(MODELS) / self.hub_model.split("/")[1]
 
     @property
     def accumulation(self) -> int:

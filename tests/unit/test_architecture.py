@@ -14,14 +14,19 @@ from tengtune.pipeline import STEPS
 
 SOURCE = Path(tengtune.__file__).parent
 FRAMEWORKS = {"torch", "torch_npu", "mindspore", "transformers", "peft", "modelscope", "safetensors"}
+CLIENTS = {"modelscope_hub", "huggingface_hub", "httpx2", "requests", "urllib3"}
+"""The hubs' clients; each is imported by the one module that speaks to its hub."""
 LEVELS: list[set[str]] = [
     {"cli"},
     {"steps"},
     {"engine", "pipeline"},
-    {"train", "data", "weights", "backends", "plan", "host", "diagnose", "cluster"},
+    {"train", "data", "weights", "hub", "backends", "plan", "host", "diagnose", "cluster"},
     {"text", "models", "facts", "recipe", "run_yaml"},
     {"ui", "files", "json_file", "memory"},
 ]
+
+
+HUB_MODULES = (("hub", "modelscope.py"), ("hub", "huggingface.py"))
 
 
 def level(name: str) -> int:
@@ -72,16 +77,23 @@ def test_no_framework_at_module_load(path: Path) -> None:
     assert found <= allowed
 
 
+@pytest.mark.parametrize("path", MODULES, ids=lambda p: str(p.relative_to(SOURCE)))
+def test_only_the_hub_modules_import_a_client(path: Path) -> None:
+    found = {name.split(".")[0] for name in imports(path, everywhere=True)} & CLIENTS
+    assert not found or path.relative_to(SOURCE).parts in HUB_MODULES
+
+
 def test_the_core_loads_without_any_framework() -> None:
     core = [
         ".".join(("tengtune", *p.relative_to(SOURCE).with_suffix("").parts))
         for p in MODULES
         if p.relative_to(SOURCE).parts[:2] not in (("backends", "torch"), ("backends", "mindspore"))
+        and p.relative_to(SOURCE).parts not in HUB_MODULES
     ]
     code = (
         "import importlib, sys\n"
         f"for name in {core!r}: importlib.import_module(name.removesuffix('.__init__'))\n"
-        f"print(sorted({FRAMEWORKS!r} & set(sys.modules)))"
+        f"print(sorted({FRAMEWORKS | CLIENTS - {'requests', 'urllib3'}!r} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

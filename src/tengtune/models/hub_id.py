@@ -1,0 +1,60 @@
+"""Hub ids (`owner/name`): telling them from paths, and the known Qwen models for a typo's nearest match."""
+
+from __future__ import annotations
+
+import csv
+import difflib
+import functools
+import re
+from importlib import resources
+from pathlib import Path
+
+MODELS = "models"
+"""The folder downloads go to unless another is named; never the owner in an id."""
+
+_ID = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}", re.ASCII)
+_SUFFIXES = {
+    "qwen1": ("", "-Chat"),
+    "qwen1.5": ("", "-Chat"),
+    "qwen2": ("", "-Instruct"),
+    "qwen2.5": ("", "-Instruct"),
+    "qwen3": ("", "-Base"),
+}
+"""How a family's base and chat models are called: no suffix is the base model, for Qwen3 the chat model."""
+
+
+def is_hub_id(text: str) -> bool:
+    """Whether `text` has the form owner/name."""
+    return bool(_ID.fullmatch(text)) and not text.startswith(f"{MODELS}/") and ".." not in text
+
+
+def hub_id_in(path: str, beside: Path) -> str | None:
+    """The hub id a run file's model.path is, if it is one and not a path.
+
+    A path wins over an id wherever its first part exists beside the run file: a misspelt folder must not
+    cause a download.
+    """
+    return path if is_hub_id(path) and not (beside / path.split("/")[0]).exists() else None
+
+
+def full_id(text: str) -> str:
+    """`text` with the owner put before it when it is the bare name of a known model, in any case."""
+    for known in known_ids():
+        if text.lower() == known.split("/")[1].lower():
+            return known
+    return text
+
+
+@functools.cache
+def known_ids() -> tuple[str, ...]:
+    """The ids of the Qwen models in facts/models.csv, base and chat."""
+    text = resources.files("tengtune.facts").joinpath("models.csv").read_text(encoding="utf-8")
+    rows = csv.DictReader(text.splitlines())
+    return tuple(f"Qwen/{row['name']}{suffix}" for row in rows for suffix in _SUFFIXES[row["family"]])
+
+
+def nearest(text: str) -> list[str]:
+    """At most three known ids that look like `text`, the likeliest first."""
+    names = {known.split("/")[1].lower(): known for known in known_ids()}
+    wanted = text.split("/")[-1].lower()
+    return [names[name] for name in difflib.get_close_matches(wanted, list(names), n=3, cutoff=0.75)]
