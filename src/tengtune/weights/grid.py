@@ -77,7 +77,7 @@ class Grid(_Counted):
             parts.append(self._block(index, slice(max(start - first, 0), min(stop - first, length))))
         joined: Array = parts[0] if len(parts) == 1 else np.concatenate([*parts, self._nothing()])
         if self.twin is not None and self.compare:
-            _check_same(self.name, joined, self.taken[0], self.twin[rows], self.twin.taken[0])
+            _check_same(self.name, self.twin[rows], self.twin.taken, joined, self.taken)
         return joined
 
     def _nothing(self) -> Array:
@@ -98,7 +98,7 @@ class Grid(_Counted):
         (rank, piece), *others = self.places[place]
         values = piece[rows]
         for other, copy in others if self.compare else []:
-            _check_same(self.name, values, rank, copy[rows], other)
+            _check_same(self.name, values, [rank], copy[rows], [other])
         return values
 
 
@@ -122,7 +122,7 @@ def same_bits(one: Array, other: Array) -> bool:
     return np.array_equal(a, b)
 
 
-def _check_same(name: str, one: Array, rank: int, other: Array, second: int) -> None:
+def _check_same(name: str, one: Array, ranks: list[int], other: Array, others: list[int]) -> None:
     if same_bits(one, other):
         return
     wide = [array.astype(np.float64) for array in (one, other)]
@@ -133,7 +133,7 @@ def _check_same(name: str, one: Array, rank: int, other: Array, second: int) -> 
         "shard.copies_differ",
         where=name,
         tensor=name[:200],
-        ranks=first_few([rank, second], ", "),
+        ranks=" / ".join(first_few(group, ", ") for group in (ranks, others)),
         count=count,
         size=one.size,
         gap=f"{gap:.3g}",
