@@ -19,7 +19,6 @@ from tengtune.ui.problems import Problem
 Dtype = Literal["auto", "float32", "float16", "bfloat16"]
 LabelPolicy = Literal["assistant", "qwen"]
 
-Positive = Annotated[int, Field(ge=1)]
 CHANGEABLE = (
     "train.micro_batch",
     "train.recompute",
@@ -32,11 +31,13 @@ CHANGEABLE = (
     "parallel.ranks",
     "output.prompts",
     "output.max_new_tokens",
+    "output.evaluate",
     "output.samples",
 )
 """Keys that may change over an existing run folder, and between a checkpoint and the run that goes on from
 it: what is learned does not depend on them, save for rounding."""
 
+Positive = Annotated[int, Field(ge=1)]
 Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
 
 
@@ -94,7 +95,6 @@ class Train(Group):
     recompute: Literal["none", "full"] = "none"
     log_every: Positive = 1
     eval_every: Positive | None = None
-
     # None: a tenth of the run's steps, at most 50 (lora) or 500 (full): minutes of work are lost, not hours,
     # and saving stays below 2% of the time (an adapter's state is megabytes, a model's 12 bytes a parameter).
     save_every: Positive | None = None
@@ -103,6 +103,7 @@ class Train(Group):
     on_nan: Literal["skip", "rewind", "stop"] = "skip"
     # HCCL gives up a silent collective after about as long; before it does, the stacks are on the disk.
     stall_minutes: Annotated[float, Field(gt=0)] | None = 30.0
+
     @property
     def learning_rate(self) -> float:
         """The peak learning rate, the default chosen by method."""
@@ -110,10 +111,10 @@ class Train(Group):
             return self.lr
         return 3e-4 if self.method == "lora" else 1e-5
 
-
     def save_interval(self, steps: int) -> int:
         """Steps between two checkpoints of a run of `steps` steps."""
         return self.save_every or min(-(-steps // 10), 50 if self.method == "lora" else 500)
+
 
 class Lora(Group):
     """The adapter; scale = alpha / rank."""
@@ -146,6 +147,7 @@ class Output(Group):
     dir: str = "runs"
     prompts: list[str] = []
     max_new_tokens: Positive = 256
+    evaluate: list[str] = []  # question files that are scored besides, see evaluate/read.py
     samples: bool = True  # False keeps customer text out of reports and logs
 
 
@@ -218,6 +220,7 @@ def load(path: Path, overrides: Sequence[str] = ()) -> Recipe:
     except ValidationError as error:
         raise _problem(error, path, lines, values) from error
     _check_batch(recipe, lines)
+    _check_early_stop(recipe, lines)
     return recipe
 
 
@@ -226,7 +229,6 @@ def keys(group: type[BaseModel] = Recipe, prefix: str = "") -> Iterator[str]:
     for name, field in group.model_fields.items():
         if field.exclude:
             continue
-    _check_early_stop(recipe, lines)
         kind = field.annotation
         if isinstance(kind, type) and issubclass(kind, BaseModel):
             yield from keys(kind, f"{prefix}{name}.")
@@ -246,7 +248,7 @@ def _override(values: dict[str, Any], text: str, lines: Lines) -> None:
     target = values
     for part in parts[:-1]:
         target = target.setdefault(part, {}) if isinstance(target.get(part, {}), dict) else {}
-    many = parts[-1] in ("files", "targets", "prompts")
+    many = parts[-1] in ("files", "targets", "prompts", "evaluate")
     target[parts[-1]] = [parse_scalar(item) for item in raw.split(",")] if many else parse_scalar(raw)
     lines[parts] = 0
 

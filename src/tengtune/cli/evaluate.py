@@ -2,20 +2,95 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
 import click
 
 from tengtune import engine
 from tengtune.cli.options import step_options
 from tengtune.recipe import Recipe
+from tengtune.ui import language
 from tengtune.ui.console import Console
+
+if TYPE_CHECKING:
+    from tengtune.evaluate.questions import By
 
 
 @click.command("evaluate")
 @step_options
-def command(recipe: Recipe, console: Console, force: bool) -> None:
-    """在留出数据上给训练前后的模型打分 / Score the held-out part, before and after."""
-    figures = engine.run_needed("evaluate", recipe, console, force)
-    console.result(
-        f"loss {figures['loss_before']} -> {figures['loss_after']} ({figures['tokens']} tokens)",
-        **figures,
-    )
+@click.option(
+    "--file", "names", multiple=True, metavar="FILE", help="只评这些题目文件 / these question files only"
+)
+@click.option(
+    "--limit", type=click.IntRange(min=1), help="每个文件只做前 N 题 / the first N questions of each"
+)
+@click.option("--shots", type=click.IntRange(min=0), help="前 N 题当示例 / the first N serve as examples")
+@click.option(
+    "--by",
+    type=click.Choice(["letter", "text"]),
+    help="选择题按选项字母或选项全文的似然判 / choices by the likelihood of their letter or their text",
+)
+def command(
+    recipe: Recipe,
+    console: Console,
+    force: bool,
+    names: tuple[str, ...],
+    limit: int | None,
+    shots: int | None,
+    by: By | None,
+) -> None:
+    """给训练前后的模型打分 / Score the model before and after.
+
+    \b
+    不带选项：留出集、常识题和 output.evaluate 里的文件，结果记入报告。带选项：只显示，不记录。
+    Without options: held-out data, general questions and the files of output.evaluate, kept for the
+    report. With options: shown, not recorded.
+    """
+    if not (names or limit or shots or by):
+        figures = engine.run_needed("evaluate", recipe, console, force)
+        show(figures, console)
+        console.result(_summary(figures), **figures)
+        return
+    from tengtune.evaluate.read import Settings
+    from tengtune.steps import evaluate
+
+    named = {name: Path(name) for name in names} or evaluate.named(recipe)
+    if not named:
+        raise click.UsageError("--file FILE", click.get_current_context())
+    engine.run_needed("merge", recipe, console)
+    compared = evaluate.compare(recipe, named, Settings(limit, shots or 0, by or "letter"), console)
+    for each in compared:
+        for line in each.lines(texts=recipe.output.samples):
+            console.event("question", **line)
+    sets = [each.figures() for each in compared]
+    show({"sets": sets}, console)
+    console.event("result", sets=sets)
+
+
+def show(figures: dict[str, Any], console: Console) -> None:
+    """All scores as one table: before, after."""
+    rows: list[list[str]] = []
+    if figures.get("loss_before") is not None:
+        tokens = language.say("evaluate.tokens", count=figures["tokens"])
+        for name in ("loss", "perplexity"):
+            pair = [figures[f"{name}_before"], figures[f"{name}_after"]]
+            rows.append([f"{language.say(f'evaluate.{name}')} ({tokens})", *map(_number, pair)])
+    general = figures.get("general")
+    for each in ([general] if general else []) + figures["sets"]:
+        name = language.say("evaluate.general_name") if each is general else each["name"]
+        count = language.say("evaluate.questions", count=each["asked"])
+        for measure, shares in each["measures"].items():
+            label = f"{name}: {language.say(f'evaluate.{measure}')} ({count})"
+            rows.append([label, *(f"{share:.1%}" for share in shares)])
+        if each["loss"]:
+            rows.append([f"{name}: {language.say('evaluate.answer_loss')}", *map(_number, each["loss"])])
+    console.table(["", language.say("evaluate.before"), language.say("evaluate.after")], rows)
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.4f}"
+
+
+def _summary(figures: dict[str, Any]) -> str:
+    return f"loss {_number(figures['loss_before'])} -> {_number(figures['loss_after'])}"

@@ -1,38 +1,162 @@
-"""evaluate: the held-out loss of the model before and after."""
+"""evaluate: the model before and after: held-out loss, general knowledge, and question files of the user's.
+
+Leaves `evaluation.jsonl`, a line for each question.
+"""
 
 from __future__ import annotations
 
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from tengtune import files
 from tengtune.backends.base import open_backend
-from tengtune.data.store import open_store
+from tengtune.data.store import Store, open_store
 from tengtune.engine import Result
+from tengtune.evaluate.examiner import Examiner
+from tengtune.evaluate.forgetting import Judgement, general_questions, judge
+from tengtune.evaluate.questions import Mark
+from tengtune.evaluate.read import QuestionSet, Settings, read_set, reason
+from tengtune.evaluate.score import Comparison, mark_all
 from tengtune.recipe import Recipe
+from tengtune.text import chatml
+from tengtune.text.tokenizer import open_tokenizer
 from tengtune.train.fit import heldout_loss
 from tengtune.ui.console import Console
 
 
+@dataclass(frozen=True)
+class Scores:
+    """One model's: held-out loss over `tokens` labels (None: nothing was held out), the marks of each set."""
+
+    loss: float | None
+    tokens: int
+    marks: list[list[Mark]]
+    can_answer: bool
+
+
 def inputs(recipe: Recipe) -> list[Path]:
     heldout = recipe.folder / "data" / "heldout"
-    return [recipe.model_folder, recipe.folder / "merged", *([heldout] if heldout.exists() else [])]
+    models = [recipe.model_folder, recipe.folder / "merged"]
+    return [*models, *([heldout] if heldout.exists() else []), *named(recipe).values()]
 
 
 def settings(recipe: Recipe) -> dict[str, Any]:
-    return {"backend": recipe.backend, "dtype": recipe.model.dtype, "micro_batch": recipe.train.micro_batch}
+    return {
+        "backend": recipe.backend,
+        "dtype": recipe.model.dtype,
+        "system": recipe.data.system,
+        "evaluate": recipe.output.evaluate,
+        "max_new_tokens": recipe.output.max_new_tokens,
+        "samples": recipe.output.samples,
+    }
 
 
 def run(recipe: Recipe, console: Console) -> Result:
-    """Score both models on `data/heldout`; figures None when nothing was held out."""
+    """Score both models on `data/heldout` (losses None when nothing was held out), the general questions
+    and the files of output.evaluate."""
     heldout = recipe.folder / "data" / "heldout"
-    if not heldout.exists():
+    store = open_store(heldout) if heldout.exists() else None
+    if store is None:
         console.warn("evaluate.nothing_held_out")
-        return Result([], {"loss_before": None, "loss_after": None, "tokens": 0})
-    store = open_store(heldout)
-    losses = []
-    for folder in (recipe.model_folder, recipe.folder / "merged"):
-        backend = open_backend(recipe, folder, trainable=False)
-        loss, tokens = heldout_loss(backend, store, recipe.train.micro_batch)
-        losses.append(loss)
-    console.say("evaluate.done", before=f"{losses[0]:.4f}", after=f"{losses[1]:.4f}", tokens=tokens)
-    return Result([], {"loss_before": losses[0], "loss_after": losses[1], "tokens": tokens})
+    sets = [general_questions(), *_read_files(recipe, named(recipe), Settings(), console)]
+    before, after = _both(recipe, store, sets, console)
+    general = judge(before.marks[0], after.marks[0])
+    compared = _compared(sets, before, after)
+    lines = [line for each in compared for line in each.lines(recipe.output.samples)]
+    text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
+    files.write_text(recipe.folder / "evaluation.jsonl", text)
+    _say(console, before, after, general)
+    figures = {
+        "loss_before": before.loss,
+        "loss_after": after.loss,
+        "perplexity_before": perplexity(before.loss),
+        "perplexity_after": perplexity(after.loss),
+        "tokens": after.tokens,
+        "general": {**asdict(general), **compared[0].figures()},
+        "sets": [each.figures() for each in compared[1:]],
+        "answers": after.can_answer,
+    }
+    return Result(["evaluation.jsonl"], figures)
+
+
+def compare(recipe: Recipe, named: Mapping[str, Path], how: Settings, console: Console) -> list[Comparison]:
+    """Both models on these files only, by the name they are shown under; nothing is recorded."""
+    sets = _read_files(recipe, named, how, console)
+    return _compared(sets, *_both(recipe, None, sets, console))
+
+
+def perplexity(loss: float | None) -> float | None:
+    """e to the loss; None where there is no loss, or none that a float holds."""
+    return math.exp(loss) if loss is not None and loss < 700 else None
+
+
+def named(recipe: Recipe) -> dict[str, Path]:
+    """The files of output.evaluate by the name the run file gives them."""
+    return {name: recipe.resolve(name) for name in recipe.output.evaluate}
+
+
+def _read_files(
+    recipe: Recipe, named: Mapping[str, Path], how: Settings, console: Console
+) -> list[QuestionSet]:
+    """The sets of questions in these files; what cannot be asked, and what was trained on, is said."""
+    how = replace(how, max_new_tokens=recipe.output.max_new_tokens)
+    trained = {recipe.resolve(name) for name in recipe.data.files}
+    sets = []
+    for name, path in named.items():
+        if path.resolve() in trained:
+            console.warn("evaluate.trained_on", file=name)
+        sets.append(read_set(path, name, how))
+        refused = sets[-1].refused
+        if refused:
+            number, unfit = refused[0]
+            values = {"file": name, "count": len(refused), "record": number}
+            console.warn("evaluate.refused", **values, reason=reason(unfit))
+    return sets
+
+
+def _both(
+    recipe: Recipe, store: Store | None, sets: Sequence[QuestionSet], console: Console
+) -> tuple[Scores, Scores]:
+    before, after = (
+        _score(recipe, folder, store, sets, console)
+        for folder in (recipe.model_folder, recipe.folder / "merged")
+    )
+    if not (before.can_answer and after.can_answer):
+        console.warn("evaluate.no_answers")
+    return before, after
+
+
+def _score(
+    recipe: Recipe, folder: Path, store: Store | None, sets: Sequence[QuestionSet], console: Console
+) -> Scores:
+    """One model. It is let go before the next is opened: two would not fit on a card."""
+    backend = open_backend(recipe, folder, trainable=False)
+    loss, tokens = (None, 0) if store is None else heldout_loss(backend, store, recipe.train.micro_batch)
+    system = chatml.default_system(recipe.data.system, recipe.data.policy, backend.spec.family)
+    examiner = Examiner(backend, open_tokenizer(recipe.model_folder), system)
+    total = sum(len(each.questions) for each in sets)
+    with console.progress(total, f"evaluate {folder.name}") as bar:
+        marks = mark_all(examiner, sets, bar.update)
+    return Scores(loss, tokens, marks, examiner.answers)
+
+
+def _compared(sets: Sequence[QuestionSet], before: Scores, after: Scores) -> list[Comparison]:
+    return [Comparison(*each) for each in zip(sets, before.marks, after.marks, strict=True)]
+
+
+def _say(console: Console, before: Scores, after: Scores, general: Judgement) -> None:
+    if before.loss is not None:
+        values = {"before": f"{before.loss:.4f}", "after": f"{after.loss:.4f}", "tokens": after.tokens}
+        console.say("evaluate.done", **values)
+    say = console.say if general.verdict in ("kept", "unknown") else console.warn
+    say(
+        f"evaluate.general_{general.verdict}",
+        known=general.known,
+        total=len(before.marks[0]),
+        lost=general.lost,
+        rise=f"{general.loss_rise:+.2f}",
+    )

@@ -1,0 +1,70 @@
+"""Examiner: a model to which questions are put, as it was taught to be asked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from tengtune.backends.base import Backend
+from tengtune.evaluate.likelihood import continuation, loss_sums
+from tengtune.text import chatml
+from tengtune.text.conversation import Conversation, Example, Message
+from tengtune.text.tokenizer import Tokenizer
+from tengtune.ui.problems import Problem
+
+CANNOT_ANSWER = "mindspore.not_there"
+"""The Problem of a back end that scores texts but does not write any yet."""
+
+
+@dataclass
+class Examiner:
+    """`system`: system text of questions that bring none, "" for no system turn.
+
+    answers: False once the back end has said that it cannot generate.
+    """
+
+    backend: Backend
+    tokenizer: Tokenizer
+    system: str
+    answers: bool = field(default=True, init=False)
+
+    def choice_losses(self, messages: Sequence[Message], texts: Iterable[str]) -> list[float] | None:
+        """For each text, as the answer to `messages`, the sum of cross entropy over its tokens (without the
+        end of turn). None when one does not fit into the model's positions."""
+        prompt = chatml.prompt(messages, self.tokenizer, self.system)
+        examples = [continuation(prompt, self.tokenizer.encode(text)) for text in texts]
+        if not all(map(self._fits, examples)):
+            return None
+        return loss_sums(self.backend, examples)
+
+    def answer_loss(self, messages: Sequence[Message], answer: str) -> tuple[float, int] | None:
+        """Sum of cross entropy over `answer` and its end of turn after `messages`, and the number of labels:
+        what training would take as the loss. None when it does not fit into the model's positions."""
+        asked = tuple(Message(m.role, m.content, train=False) for m in messages)
+        turns = Conversation((*asked, Message("assistant", answer)))
+        example = chatml.render(turns, self.tokenizer, "assistant", self.system)
+        last = int(np.flatnonzero(example.train)[-1])
+        example = Example(example.ids[: last + 1], example.train[: last + 1])
+        if not self._fits(example):
+            return None
+        return loss_sums(self.backend, [example])[0], int(example.train.sum())
+
+    def answer(self, messages: Sequence[Message], max_new_tokens: int) -> str | None:
+        """The model's own greedy answer; None when there is no room for it or the back end writes none."""
+        prompt = chatml.prompt(messages, self.tokenizer, self.system)
+        room = self.backend.spec.max_positions - len(prompt)
+        if not self.answers or room < 1:
+            return None
+        try:
+            ids = list(self.backend.generate(prompt, min(max_new_tokens, room), self.tokenizer.stop_ids))
+        except Problem as problem:
+            if problem.code != CANNOT_ANSWER:
+                raise
+            self.answers = False
+            return None
+        return self.tokenizer.decode(ids).strip()
+
+    def _fits(self, example: Example) -> bool:
+        return len(example.ids) <= self.backend.spec.max_positions

@@ -1,0 +1,94 @@
+"""Whether a tuned model still knows what everybody knows: general questions before and after.
+
+Tuning on a narrow task can make a model answer everything in its new way; the loss on held-out data of the
+same task does not show that. The questions are in facts/general.yaml.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import resources
+from typing import Literal
+
+from tengtune.evaluate.questions import Free, Mark
+from tengtune.evaluate.read import QuestionSet
+from tengtune.text.conversation import Message
+
+NAME = "general"
+ANSWER_TOKENS = 48
+
+Verdict = Literal["kept", "weakened", "lost", "unknown"]
+
+ENOUGH_KNOWN = 3
+"""With fewer questions answered before tuning nothing can be said."""
+WEAKER = 1.0
+"""Nats per token: the right answer has become e times less likely at every token."""
+MUCH_WEAKER = 2.0
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """verdict, and the counts it rests on: known, questions answered rightly before; lost, those of them
+    answered wrongly after; weakened, those still right whose answer's loss rose by more than WEAKER.
+
+    loss_rise: rise of the mean loss per token of the right answers, over all questions.
+    """
+
+    verdict: Verdict
+    known: int
+    lost: int
+    weakened: int
+    loss_rise: float
+
+
+def general_questions() -> QuestionSet:
+    """The general questions, Chinese and English."""
+    import yaml
+
+    text = resources.files("tengtune.facts").joinpath("general.yaml").read_text(encoding="utf-8")
+    questions = [
+        Free(
+            f"{language}:{number}",
+            (Message("user", entry["question"]),),
+            entry["answer"],
+            ANSWER_TOKENS,
+            tuple(map(tuple, entry["keywords"])),
+        )
+        for language, entries in yaml.safe_load(text).items()
+        for number, entry in enumerate(entries)
+    ]
+    return QuestionSet(NAME, "free", list(questions))
+
+
+def judge(before: Sequence[Mark], after: Sequence[Mark]) -> Judgement:
+    """Compare the marks of the same questions.
+
+    lost      a third or more of the known questions are lost
+    weakened  more than a tenth of them are lost, or a third or more weakened
+    kept      neither; unknown: fewer than ENOUGH_KNOWN were known before
+    Where the models could not be asked the mean loss decides: weakened from WEAKER on, lost from MUCH_WEAKER.
+    """
+    pairs = list(zip(before, after, strict=True))
+    rise = _mean_loss(after) - _mean_loss(before)
+    if not any(mark.hits for mark in (*before, *after)):
+        by_loss: Verdict = "lost" if rise >= MUCH_WEAKER else "weakened" if rise >= WEAKER else "kept"
+        return Judgement(by_loss, 0, 0, 0, rise)
+    known = [(old, new) for old, new in pairs if old.hits.get("contains")]
+    still = [(old, new) for old, new in known if new.hits.get("contains")]
+    lost, weakened = (
+        len(known) - len(still),
+        sum((new.loss or 0) - (old.loss or 0) > WEAKER for old, new in still),
+    )
+    verdict: Verdict = "kept"
+    if len(known) < ENOUGH_KNOWN:
+        verdict = "unknown"
+    elif 3 * lost >= len(known):
+        verdict = "lost"
+    elif 10 * lost > len(known) or 3 * weakened >= len(known):
+        verdict = "weakened"
+    return Judgement(verdict, len(known), lost, weakened, rise)
+
+
+def _mean_loss(marks: Sequence[Mark]) -> float:
+    return sum(mark.loss_sum for mark in marks) / max(sum(mark.labels for mark in marks), 1)

@@ -1,0 +1,91 @@
+"""All sets of questions put to a model, and the figures of the model before and after side by side."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tengtune.evaluate.examiner import Examiner
+from tengtune.evaluate.questions import Choice, Mark
+from tengtune.evaluate.read import QuestionSet
+
+CHANCE = 1.96
+"""Standard deviations within which 95 of 100 differences lie that are chance alone."""
+
+
+def mark_all(
+    examiner: Examiner, sets: Sequence[QuestionSet], advance: Callable[[int], None]
+) -> list[list[Mark]]:
+    """The marks of every question of every set; `advance` is told how many were asked so far."""
+    marks: list[list[Mark]] = []
+    asked = 0
+    for each in sets:
+        marks.append([])
+        for question in each.questions:
+            marks[-1].append(question.mark(examiner, each.shots))
+            asked += 1
+            advance(asked)
+    return marks
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The marks of one set before and after."""
+
+    questions: QuestionSet
+    before: Sequence[Mark]
+    after: Sequence[Mark]
+
+    def figures(self) -> dict[str, Any]:
+        """JSON values. measures: measure -> [share before, share after], over the questions both were asked;
+        loss: mean per token of the right answers, [before, after]; gained and lost: questions right only
+        after, only before, by the first measure; by_chance: whether their difference may be chance."""
+        pairs = [
+            (old, new) for old, new in zip(self.before, self.after, strict=True) if old.hits and new.hits
+        ]
+        names = list(pairs[0][0].hits) if pairs else []
+        gained = sum(new.hits[names[0]] > old.hits[names[0]] for old, new in pairs)
+        lost = sum(new.hits[names[0]] < old.hits[names[0]] for old, new in pairs)
+        losses = [_mean_loss(marks) for marks in (self.before, self.after)]
+        return {
+            "name": self.questions.name,
+            "kind": self.questions.kind,
+            "questions": len(self.before),
+            "asked": len(pairs),
+            "refused": dict(Counter(unfit.code for _, unfit in self.questions.refused)),
+            **_how(self.questions),
+            "measures": {
+                name: [sum(pair[i].hits[name] for pair in pairs) / len(pairs) for i in (0, 1)]
+                for name in names
+            },
+            "loss": None if None in losses else losses,
+            "gained": gained,
+            "lost": lost,
+            "by_chance": by_chance(gained, lost),
+        }
+
+    def lines(self, texts: bool) -> Iterator[dict[str, Any]]:
+        """A line for each question; without `texts` nothing of the question and the answers themselves."""
+        for question, old, new in zip(self.questions.questions, self.before, self.after, strict=True):
+            words = {"question": question.text, "expected": question.expected()} if texts else {}
+            marks = {"before": old.as_json(texts), "after": new.as_json(texts)}
+            yield {"set": self.questions.name, "source": question.source, **words, **marks}
+
+
+def by_chance(gained: int, lost: int) -> bool:
+    """Whether so many changes one way and the other may be chance (McNemar's test, normal approximation)."""
+    return abs(gained - lost) <= CHANCE * math.sqrt(gained + lost)
+
+
+def _how(questions: QuestionSet) -> dict[str, Any]:
+    first = questions.questions[0]
+    by = {"by": first.by} if isinstance(first, Choice) else {}
+    return {"shots": sum(message.role == "assistant" for message in questions.shots), **by}
+
+
+def _mean_loss(marks: Sequence[Mark]) -> float | None:
+    labels = sum(mark.labels for mark in marks)
+    return sum(mark.loss_sum for mark in marks) / labels if labels else None
