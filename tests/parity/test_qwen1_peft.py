@@ -28,7 +28,7 @@ from tengtune.weights.source import open_source
 from tengtune.weights.trained import write_lora
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "qwen1"
-REFERENCE = ["c_attn", "attn.c_proj", "w1", "w2"]
+REFERENCE = ["c_attn", "c_proj", "w1", "w2"]
 """finetune.py's own targets."""
 
 
@@ -150,8 +150,7 @@ def random_adapter(base: Path, folder: Path, bin_file: bool = False, **config: A
 CONFIGS: dict[str, dict[str, Any]] = {
     "finetune.py, chat model": {},
     "finetune.py, base model": {"modules_to_save": ["wte", "lm_head"]},
-    "by suffix": {"target_modules": ["c_proj"]},
-    "all": {"target_modules": ["c_attn", "c_proj", "w1", "w2"]},
+    "one of the two c_proj": {"target_modules": ["c_attn", "attn.c_proj", "w1", "w2"]},
     "patterns": {"rank_pattern": {"c_attn": 4, "h.1.mlp.w1": 2}, "alpha_pattern": {"attn.c_attn": 3}},
     "rslora": {"use_rslora": True},
     "a .bin": {"bin_file": True},
