@@ -8,19 +8,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.examples import EXAMPLES, script
+from tests.examples import EXAMPLES
 
 from tengtune import recipe as recipes
 from tengtune.data.judge import Judge
 from tengtune.data.read import Reader
+from tengtune.evaluate import match
+from tengtune.evaluate.forgetting import general_questions
+from tengtune.evaluate.questions import Free
+from tengtune.evaluate.read import Settings, read_set
 from tengtune.text.conversation import Conversation
-
-demo = script("demo")
 
 DATA = EXAMPLES / "data"
 QA = [DATA / "ascend-qa.en.json", DATA / "ascend-qa.zh.json"]
 TRAINING = [*QA, DATA / "general-mix.en.json"]
-EXAMS = [DATA / "ascend-exam.en.json", DATA / "general.en.json"]
+EXAM = DATA / "ascend-exam.en.json"
 CONTROL = ["<|im_start|>", "<|im_end|>", "<|endoftext|>"]
 HAN = re.compile(r"[\u4e00-\u9fff]")
 
@@ -43,7 +45,7 @@ def test_our_own_reader_has_nothing_to_say_about_it(path: Path) -> None:
     assert not reader.unused
 
 
-@pytest.mark.parametrize("path", [*TRAINING, *EXAMS], ids=lambda p: p.name)
+@pytest.mark.parametrize("path", [*TRAINING, EXAM], ids=lambda p: p.name)
 def test_no_question_twice_and_no_loose_blanks(path: Path) -> None:
     questions = [record.get("instruction") or record["question"] for record in load(path)]
     texts = [*questions, *(record.get("output") or record["answer"] for record in load(path))]
@@ -61,51 +63,55 @@ def test_there_is_enough_and_every_fact_in_several_wordings() -> None:
 
 
 def test_each_file_is_in_its_language() -> None:
-    for path in (*TRAINING, *EXAMS):
+    for path in (*TRAINING, EXAM):
         for record in load(path):
             texts = [text for text in record.values() if isinstance(text, str)]
             chinese = path.name.split(".")[1] == "zh"
             assert all(bool(HAN.search(text)) == chinese for text in texts), record
 
 
+def exam() -> list[Free]:
+    """The exam as `tengtune evaluate` reads it."""
+    found = read_set(EXAM, EXAM.name, Settings())
+    assert not found.refused
+    assert all(isinstance(question, Free) and question.keywords for question in found.questions)
+    return [question for question in found.questions if isinstance(question, Free)]
+
+
 def test_the_exam_asks_taught_facts_in_other_words() -> None:
     training = load(DATA / "ascend-qa.en.json")
-    exam = demo.read_questions(demo.EXAM)
-    assert len(exam) == 10
-    assert len({question.answer for question in exam}) == 10
-    for question in exam:
-        taught = [record["instruction"] for record in training if record["output"] == question.answer]
+    assert len(exam()) == 10
+    assert len({question.right for question in exam()}) == 10
+    for question in exam():
+        taught = [record["instruction"] for record in training if record["output"] == question.right]
         assert len(taught) >= 3, question
         for known in (record["instruction"] for record in training):
-            shared = words(known) & words(question.question)
-            assert len(shared) / len(words(known) | words(question.question)) < 0.7, (known, question)
+            shared = words(known) & words(question.text)
+            assert len(shared) / len(words(known) | words(question.text)) < 0.7, (known, question)
 
 
-def test_general_questions_are_not_trained_and_are_not_the_mixed_in_ones() -> None:
-    trained = {record["instruction"].lower() for path in TRAINING for record in load(path)}
-    general = demo.read_questions(demo.GENERAL)
-    assert "What is the capital of France?" in [question.question for question in general]
-    assert not trained & {question.question.lower() for question in general}
-    answers = {record["output"].lower() for path in TRAINING for record in load(path)}
-    assert not answers & {question.answer.lower() for question in general}
+def test_the_questions_against_forgetting_are_not_trained() -> None:
+    """What is mixed in is of the same kind as what `evaluate` asks, never the same."""
+    records = [record for path in TRAINING for record in load(path)]
+    trained = {text.lower() for record in records for text in record.values()}
+    for question in general_questions().questions:
+        assert not trained & {question.text.lower(), question.expected().lower()}
 
 
-@pytest.mark.parametrize("path", EXAMS, ids=lambda p: p.name)
-def test_keywords_tell_the_right_answer_from_a_wrong_one(path: Path) -> None:
-    questions = demo.read_questions(path)
-    for question in questions:
-        assert question.right(question.answer)
-        assert question.right(question.answer.upper())
-        assert not question.right("I do not know.")
-        assert not question.right(question.question) or "A2" in question.question
-        others = [other.answer for other in questions if other is not question]
-        assert not any(question.right(answer) for answer in others)
+def test_keywords_tell_the_right_answer_from_a_wrong_one() -> None:
+    def right(question: Free, text: str) -> bool:
+        return all(any(match.contains(text, word) for word in group) for group in question.keywords)
+
+    for question in exam():
+        assert right(question, question.right)
+        assert not right(question, "I do not know.")
+        assert not any(right(question, other.right) for other in exam() if other != question)
 
 
 @pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.yaml")), ids=lambda p: p.name)
 def test_every_run_file_loads_and_finds_its_data(path: Path) -> None:
     recipe = recipes.load(path)
-    assert all(recipe.resolve(name).is_file() for name in recipe.data.files)
+    assert all(recipe.resolve(name).is_file() for name in [*recipe.data.files, *recipe.output.evaluate])
     assert recipe.folder.parent == EXAMPLES.parent / "runs"
     assert path.name in path.read_text(encoding="utf-8").partition("\n")[0] or path.stem == "demo"
     trained = {r["instruction"] for name in recipe.data.files for r in load(recipe.resolve(name))}
