@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import filecmp
 import json
 import os
 import subprocess
 import sys
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -183,6 +185,30 @@ CASES = {
 def finite(array: np.ndarray) -> np.ndarray:
     """Values MindSpore carries through bfloat16's detour over float32: no signalling NaN."""
     return np.where(np.isfinite(array), array, np.array(1, array.dtype))
+
+
+LARGE = """
+import os, sys, zlib
+os.environ["GLOG_v"] = "3"
+import mindspore as ms
+tensor = ms.load_checkpoint(sys.argv[1])["large"]
+print(tensor.dtype, tensor.shape, zlib.crc32(tensor.get_bytes()))
+ms.save_checkpoint([{"name": "large", "data": tensor}], sys.argv[2])
+"""
+
+
+@pytest.mark.soak
+def test_a_tensor_above_512_mib(tmp_path: Path) -> None:
+    rows = np.random.default_rng(0).integers(0, 2**16, (1000, 2**18 + 9000), np.uint16).view(np.float16)
+    assert rows.nbytes > ckpt_io.SLICE_BYTES
+    ckpt_io.write_file(tmp_path / "ours.ckpt", [stream("large", rows)])
+    assert isinstance(open_file(tmp_path / "ours.ckpt")["large"], ckpt_io.Joined)
+    command = [sys.executable, "-c", LARGE, tmp_path / "ours.ckpt", tmp_path / "theirs.ckpt"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.stdout.splitlines()[-1] == f"Float16 {rows.shape} {zlib.crc32(rows)}", done.stderr[-2000:]
+    assert filecmp.cmp(tmp_path / "ours.ckpt", tmp_path / "theirs.ckpt", shallow=False)
+    read = open_file(tmp_path / "theirs.ckpt")["large"]
+    assert all(np.array_equal(read[i : i + 1].view("u2"), rows[i : i + 1].view("u2")) for i in range(1000))
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,96 @@
+"""`tengtune merge --shards` and `--split` as commands."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+GOLDEN = Path(__file__).parents[1] / "golden/strategy"
+RANKS, STRATEGY = GOLDEN / "dp2_opt/shards_ckpt", GOLDEN / "dp2_opt/strategy"
+WHOLE = GOLDEN / "dp2_opt/full_ckpt/rank_0/full.ckpt"
+
+
+def tengtune(*arguments: object, lang: str = "en") -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "tengtune", "--lang", lang, "merge", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
+        env={**os.environ, "PYTHONIOENCODING": "utf-8"},
+        check=False,
+    )
+
+
+def test_the_recipe_s_folders_are_joined_without_renaming_anything(tmp_path: Path) -> None:
+    reruns = GOLDEN / "traps/stale_shard_same_folder/shards_ckpt"
+    done = tengtune("--shards", reruns, "--strategy", STRATEGY, "--out", tmp_path / "whole.ckpt")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == f"{tmp_path / 'whole.ckpt'}\n"  # results only
+    assert (tmp_path / "whole.ckpt").read_bytes() == WHOLE.read_bytes()
+    for words in (
+        "qwen_rank_N_10-network.ckpt is used; older ones lie beside it: qwen_rank_N_2-network.ckpt",
+        "28 tensors",
+        "2 ranks in 1 pipeline stage(s), device grid [2, 1]",
+        "22 by optimizer sharding",
+        "ckpt_strategy_rank_0.ckpt",
+    ):
+        assert words in done.stderr
+
+
+def test_json_ends_with_the_layout(tmp_path: Path) -> None:
+    done = tengtune("--shards", RANKS, "--out", tmp_path / "whole", "--json", "--shard-size", "4KB")
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout.splitlines()[-1])
+    assert (result["event"], result["ranks"], result["notes"]) == ("result", [0, 1], [])
+    assert "[2, 1]" in result["layout"]
+    assert len(list((tmp_path / "whole").glob("model-*-of-00003.safetensors"))) == 3
+
+
+@pytest.mark.parametrize("lang", ["en", "zh"])
+def test_a_strategy_of_another_run_is_refused(tmp_path: Path, lang: str) -> None:
+    stale = GOLDEN / "traps/stale_strategy_same_cards/strategy"
+    done = tengtune("--shards", RANKS, "--strategy", stale, "--out", tmp_path / "x.ckpt", lang=lang)
+    assert done.returncode == 2
+    assert "shard.does_not_fit" in done.stderr
+    assert ("拼接后为 [4, 16]" if lang == "zh" else "put together it would be [4, 16]") in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("how", [["--ranks", 4], ["--strategy", GOLDEN / "tp2_dp2/strategy"]])
+def test_split_and_back(tmp_path: Path, how: list[object]) -> None:
+    done = tengtune("--split", WHOLE, *how, "--out", tmp_path / "ranks")
+    assert done.returncode == 0, done.stderr
+    assert "4 ranks" in done.stderr
+    assert len(list((tmp_path / "ranks").glob("rank_*/checkpoint_*.ckpt"))) == 4
+    done = tengtune("--shards", tmp_path / "ranks", "--out", tmp_path / "whole.ckpt", "--first-copy")
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "whole.ckpt").read_bytes() == WHOLE.read_bytes()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["--shards", RANKS],
+        ["--shards", RANKS, "--split", WHOLE, "--out", "x"],
+        ["--shards", RANKS, "--base", "b", "--out", "x"],
+        ["--split", WHOLE, "--out", "x"],
+        ["--split", WHOLE, "--ranks", 2, "--strategy", STRATEGY, "--out", "x"],
+    ],
+)
+def test_options_that_do_not_go_together(options: list[object]) -> None:
+    done = tengtune(*options)
+    assert done.returncode == 2
+    assert "merge.options" in done.stderr
+
+
+def test_an_output_that_exists_is_kept(tmp_path: Path) -> None:
+    (tmp_path / "x.ckpt").write_text("precious")
+    done = tengtune("--shards", RANKS, "--out", tmp_path / "x.ckpt")
+    assert done.returncode == 2
+    assert "merge.out_exists" in done.stderr
+    assert (tmp_path / "x.ckpt").read_text() == "precious"
