@@ -16,6 +16,8 @@ from tengtune.ui.problems import Problem
 from tests.hubs import REPO, Hub
 
 SHARDS = ("model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors")
+ONE_HUB = pytest.mark.parametrize("source", ["modelscope"])
+"""For what does not depend on which hub it is."""
 NEEDED = {"README.md", "config.json", "model.safetensors.index.json", "tokenizer.json", *SHARDS}
 
 

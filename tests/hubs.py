@@ -29,6 +29,7 @@ class Request:
     path: str
     start: int
     agent: str
+    authorization: str | None
     sent: int = 0
 
 
@@ -38,6 +39,7 @@ class Hub:
 
     cuts: for a file, after how many bytes each answer in turn breaks off. statuses: an answer for a path part
     ("files", "revision", a file's name), so often. lies: other contents than the listed hash belongs to.
+    silent: set when a file is asked for from its middle; it then never comes.
     """
 
     files: dict[str, bytes]
@@ -53,9 +55,11 @@ class Hub:
     resumes: bool = True
     delay: float = 0.0
     trickle: float = 0.0
+    silent: threading.Event | None = None
     empty_for_unknown: bool = False
     requests: list[Request] = field(default_factory=list)
     url: str = ""
+    cdn: str = ""
 
     def of(self, name: str) -> list[Request]:
         """The requests that got bytes of the file `name`."""
@@ -91,7 +95,9 @@ class _Handler(BaseHTTPRequestHandler):
         query = {key: values[0] for key, values in parse_qs(parts.query).items()}
         path = unquote(parts.path)
         asked = self.headers.get("Range", "bytes=0-").removeprefix("bytes=").split("-")[0]
-        self.request_ = Request(path, int(asked), self.headers.get("User-Agent", ""))
+        self.request_ = Request(
+            path, int(asked), self.headers.get("User-Agent", ""), self.headers.get("Authorization")
+        )
         hub.requests.append(self.request_)
         time.sleep(hub.delay)
         name = query.get("FilePath", path.rsplit("/", 1)[-1])
@@ -162,7 +168,7 @@ class _Handler(BaseHTTPRequestHandler):
         if name not in self.hub.files:
             return self._json({"Code": 404, "Message": "no such file"}, 404)
         if name.endswith(LARGE):
-            return self._body(b"", 302, {"Location": f"{self.hub.url}/cdn/{name}"})
+            return self._body(b"", 302, {"Location": f"{self.hub.cdn or self.hub.url}/cdn/{name}"})
         self.request_.path = f"/cdn/{name}"  # counted under one name however it is reached
         return self._file(name, direct=True)
 
@@ -189,6 +195,9 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_header(name, value)
         self.end_headers()
         whole = data if cut is None else data[:cut]
+        if self.hub.silent is not None and self.request_.start:
+            self.hub.silent.set()
+            time.sleep(600)
         slow = self.hub.trickle if self.request_.path.startswith("/cdn/") else 0.0
         step = 1 if slow else 65_536
         for begin in range(0, len(whole), step):

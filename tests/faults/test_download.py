@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.hub_lab import NEEDED, SHARDS, assert_whole, console, get, names, problem, told
+from tests.hub_lab import NEEDED, ONE_HUB, SHARDS, assert_whole, console, get, names, problem, told
 from tests.hubs import REPO, Hub
 
 from tengtune import files
@@ -31,6 +31,7 @@ def test_a_model_comes_whole_and_once(hub: Hub, tmp_path: Path, source: str) -> 
     assert {name: entry["sha256"] for name, entry in record["files"].items()} == sums
 
 
+@ONE_HUB
 def test_what_is_not_needed_is_left_out_and_said(hub: Hub, tmp_path: Path, source: str) -> None:
     voice = console()
     bring(Wish(REPO, tmp_path / "m", source), voice)
@@ -38,6 +39,7 @@ def test_what_is_not_needed_is_left_out_and_said(hub: Hub, tmp_path: Path, sourc
     assert not any(r.path.endswith((".gguf", ".onnx", ".bin", ".png")) for r in hub.requests)
 
 
+@ONE_HUB
 def test_pickles_come_where_there_is_nothing_better(hub: Hub, tmp_path: Path, source: str) -> None:
     for name in (*SHARDS, "model.safetensors.index.json"):
         del hub.files[name]
@@ -113,6 +115,7 @@ def test_more_bytes_than_listed_are_refused(hub: Hub, tmp_path: Path, source: st
     assert problem(tmp_path / "m", source).code == "download.wrong_hash"
 
 
+@ONE_HUB
 def test_a_partial_file_of_something_else_is_begun_anew(hub: Hub, tmp_path: Path, source: str) -> None:
     (tmp_path / "m").mkdir()
     (tmp_path / "m" / f"{SHARDS[0]}.partial").write_bytes(b"old revision" * 100)
@@ -133,6 +136,7 @@ def test_files_that_are_there_already_are_adopted(hub: Hub, tmp_path: Path, sour
     assert not any(hub.of(name) for name in (SHARDS[0], "config.json", "tokenizer.json"))
 
 
+@ONE_HUB
 @pytest.mark.parametrize("recorded", [False, True])
 def test_somebodys_files_are_not_written_over(hub: Hub, tmp_path: Path, source: str, recorded: bool) -> None:
     folder = tmp_path / "m"
@@ -154,6 +158,7 @@ def test_a_lost_file_comes_back_alone(hub: Hub, tmp_path: Path, source: str) -> 
     assert len(hub.requests) == 3  # the list, the file's address, the file
 
 
+@ONE_HUB
 def test_a_new_revision_replaces_the_old_one(hub: Hub, tmp_path: Path, source: str) -> None:
     get(tmp_path / "m", source)
     for name in (*SHARDS, "model.safetensors.index.json"):
@@ -168,11 +173,13 @@ def test_a_new_revision_replaces_the_old_one(hub: Hub, tmp_path: Path, source: s
     assert json.loads((tmp_path / "m" / "download.json").read_text())["revision"] == "v1.0"
 
 
+@ONE_HUB
 def test_another_model_in_the_folder_is_refused(hub: Hub, tmp_path: Path, source: str) -> None:
     get(tmp_path / "m", source)
     assert problem(tmp_path / "m", source, "Qwen/Other").code == "download.other_model"
 
 
+@ONE_HUB
 def test_no_room_is_seen_before_anything_is_fetched(
     hub: Hub, tmp_path: Path, source: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -191,6 +198,7 @@ def test_no_room_is_seen_before_anything_is_fetched(
     assert_whole(hub, tmp_path / "m")
 
 
+@ONE_HUB
 def test_a_disk_that_fills_up_is_gone_on_from(
     hub: Hub, tmp_path: Path, source: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 from tests.hub_lab import NEEDED, SHARDS, get
@@ -90,3 +92,19 @@ def test_what_a_killed_download_wrote_is_not_fetched_again(hub: Hub, tmp_path: P
         ("/cdn/config.json", 0),
     ]
     assert (folder / SHARDS[0]).read_bytes() == hub.files[SHARDS[0]]
+
+
+def test_ctrl_c_does_not_wait_for_a_silent_server(hub: Hub, tmp_path: Path) -> None:
+    hub.cuts[SHARDS[0]] = [1000]
+    hub.silent = threading.Event()
+    child = subprocess.Popen(
+        [sys.executable, "-m", "tengtune", "download", REPO, "--to", str(tmp_path / "m")],
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert hub.silent.wait(timeout=60)
+    child.send_signal(signal.SIGINT)
+    told = child.communicate(timeout=40)[1]  # ModelScope's client would wait for 60 seconds
+    assert child.returncode == 130
+    assert "Stopped by Ctrl-C" in told
+    assert not (tmp_path / "m" / "config.json").exists()

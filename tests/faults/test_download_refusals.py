@@ -9,8 +9,8 @@ from pathlib import Path
 import huggingface_hub.constants
 import pytest
 from modelscope_hub import _legacy_api
-from tests.hub_lab import SHARDS, assert_whole, console, get, problem, told
-from tests.hubs import REPO, Hub
+from tests.hub_lab import ONE_HUB, SHARDS, assert_whole, console, get, problem, told
+from tests.hubs import REPO, Hub, serve
 
 from tengtune.hub import transfer
 from tengtune.hub.download import bring
@@ -92,6 +92,7 @@ def test_a_silent_server_is_given_up(
     assert problem(tmp_path / "m", source).code == "download.unreachable"
 
 
+@ONE_HUB
 def test_a_trickle_is_given_up_and_gone_on_from(
     hub: Hub, tmp_path: Path, source: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -150,12 +151,28 @@ def test_a_private_model_needs_the_token(
     assert "t0ken" not in (tmp_path / "m" / "download.json").read_text()
 
 
+def test_the_token_stays_with_the_hub(
+    hub: Hub, tmp_path: Path, source: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    elsewhere = Hub(hub.files)
+    server = serve(elsewhere)
+    hub.token, hub.cdn = "t0ken", elsewhere.url
+    monkeypatch.setenv({"modelscope": "MODELSCOPE_API_TOKEN", "huggingface": "HF_TOKEN"}[source], "t0ken")
+    get(tmp_path / "m", source)
+    server.shutdown()
+    server.server_close()
+    assert {r.path for r in elsewhere.requests} == {f"/cdn/{name}" for name in SHARDS}
+    assert all(r.authorization is None for r in elsewhere.requests)
+    assert all(r.authorization == "Bearer t0ken" for r in hub.requests)
+
+
 def test_nothing_is_kept_in_the_home_folder_or_told_of_it(hub: Hub, tmp_path: Path, source: str) -> None:
     get(tmp_path / "m", source)
     assert not (tmp_path / "home").exists()
     assert all("tengtune/" in request.agent for request in hub.requests)
 
 
+@ONE_HUB
 @pytest.mark.parametrize(
     "name",
     ["../x.safetensors", "/etc/passwd", "a/../../x", "a\\..\\x", "x\0y", "a//b", "x\ny", ".", "n" * 300],
@@ -163,15 +180,12 @@ def test_nothing_is_kept_in_the_home_folder_or_told_of_it(hub: Hub, tmp_path: Pa
 def test_a_list_that_leads_out_of_the_folder_is_refused(
     hub: Hub, tmp_path: Path, source: str, name: str
 ) -> None:
-    hub.extra = [
-        {"Path": name, "Size": 1, "Type": "blob", "Sha256": "0" * 64}
-        if source == "modelscope"
-        else {"rfilename": name, "size": 1, "blobId": "0" * 40}
-    ]
+    hub.extra = [{"Path": name, "Size": 1, "Type": "blob", "Sha256": "0" * 64}]
     assert problem(tmp_path / "deep" / "m", source).code == "download.unsafe_name"
     assert [p.name for p in tmp_path.rglob("*")] == []
 
 
+@ONE_HUB
 def test_links_in_the_folder_are_not_written_through(hub: Hub, tmp_path: Path, source: str) -> None:
     (tmp_path / "precious").write_bytes(b"precious")
     (tmp_path / "m").mkdir()
@@ -182,6 +196,7 @@ def test_links_in_the_folder_are_not_written_through(hub: Hub, tmp_path: Path, s
     assert_whole(hub, tmp_path / "m")
 
 
+@ONE_HUB
 def test_a_repository_without_a_model(hub: Hub, tmp_path: Path, source: str) -> None:
     hub.files = {"README.md": b"x", "model.q4.gguf": b"y"}
     fault = problem(tmp_path / "m", source)
@@ -189,12 +204,14 @@ def test_a_repository_without_a_model(hub: Hub, tmp_path: Path, source: str) -> 
     assert "model.q4.gguf" in fault.texts()["why"]
 
 
+@ONE_HUB
 def test_an_index_that_names_a_shard_nobody_has(hub: Hub, tmp_path: Path, source: str) -> None:
     del hub.files[SHARDS[1]]
     assert problem(tmp_path / "m", source).code == "weights.missing_shards"
     assert json.loads((tmp_path / "m" / "download.json").read_text())["whole"] is False
 
 
+@ONE_HUB
 def test_two_downloads_into_one_folder(hub: Hub, tmp_path: Path, source: str) -> None:
     hub.delay = 0.2
     results: list[str] = []

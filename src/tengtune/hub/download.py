@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import fcntl
 import os
+import queue
 import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -126,17 +126,41 @@ def _fetch_missing(wish: Wish, plan: Plan, record: Record, console: Console) -> 
 def _at_once(
     function: Callable[[RemoteFile], tuple[str, str]], batch: list[RemoteFile], stop: threading.Event
 ) -> Iterator[tuple[str, str]]:
-    """The results as they come. The first failure stops the others and is raised."""
-    with ThreadPoolExecutor(WORKERS) as pool:
-        futures = [pool.submit(function, file) for file in batch]
-        try:
-            for future in as_completed(futures):
-                yield future.result()
-        except BaseException:
-            stop.set()
-            for future in futures:
-                future.cancel()
-            raise
+    """The results as they come. The first failure stops the others and is raised.
+
+    The threads are daemons, so that Ctrl-C does not wait for a server that is silent.
+    """
+    todo: queue.SimpleQueue[RemoteFile] = queue.SimpleQueue()
+    done: queue.SimpleQueue[tuple[str, str] | BaseException] = queue.SimpleQueue()
+    for file in batch:
+        todo.put(file)
+
+    def work() -> None:
+        while not stop.is_set():
+            try:
+                done.put(function(todo.get_nowait()))
+            except queue.Empty:
+                return
+            except BaseException as error:
+                done.put(error)
+
+    threads = [threading.Thread(target=work, daemon=True) for _ in range(min(WORKERS, len(batch)))]
+    for thread in threads:
+        thread.start()
+    try:
+        for _ in batch:
+            result = done.get()
+            if isinstance(result, BaseException):
+                raise result
+            yield result
+    except KeyboardInterrupt:
+        stop.set()
+        raise
+    except BaseException:
+        stop.set()
+        for thread in threads:
+            thread.join()
+        raise
 
 
 @contextmanager

@@ -24,7 +24,7 @@ SLOW_SECONDS, SLOW_BYTES = 60.0, 65_536
 """A connection that brings less than SLOW_BYTES in SLOW_SECONDS is given up and made anew."""
 
 
-class Stopped(Exception):
+class LeftOff(Exception):
     """Another file has failed: this one leaves off."""
 
 
@@ -156,7 +156,7 @@ class _Part:
         since, received = time.monotonic(), 0
         for data in chunks:
             if self.watch.stop.is_set():
-                raise Stopped
+                raise LeftOff
             self.digest.update(data)
             if self.digest.size > self.file.size:
                 return
@@ -198,7 +198,7 @@ def _complete(source: Source, part: _Part) -> None:
             )
         watch.say("download.retry", file=file.name, reason=reason, seconds=f"{WAITS[tries]:g}")
         if watch.stop.wait(WAITS[tries]):
-            raise Stopped
+            raise LeftOff
         tries += 1
 
 
