@@ -18,6 +18,7 @@ import json
 import os
 import platform
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,8 @@ from tengtune.ui.language import current
 from tengtune.ui.problems import Problem, os_errors
 
 HEADER_BYTES = 65_536
+FAILURE = "failure.json"
+"""What ended the last step that failed, for the report; gone when a step succeeds."""
 
 
 @dataclass(frozen=True)
@@ -75,10 +78,16 @@ def snapshot(recipe: Recipe) -> str:
 
 
 def run_all(recipe: Recipe, console: Console, anew: bool = False) -> None:
-    """Every `work` step in order."""
-    for each in STEPS:
-        if each.kind in ("work", "if needed"):
-            execute(each, recipe, console, anew=anew)
+    """Every `work` step in order. If one fails after training began, the report is made all the same."""
+    try:
+        for each in STEPS:
+            if each.kind in ("work", "if needed"):
+                execute(each, recipe, console, anew=anew)
+    except Problem:
+        if (recipe.folder / "metrics.jsonl").exists():
+            with suppress(Problem):
+                execute(step("report"), recipe, console)
+        raise
 
 
 def run_needed(
@@ -115,9 +124,14 @@ def execute(
     console.heading(f"{each.name}: {title}")
     files.remove(record)  # from here on the step's products are not to be trusted
     start = time.time()
-    result: Result = (
-        module.run(recipe, console, anew or force) if each.resumes else module.run(recipe, console)
-    )
+    arguments = (recipe, console, anew or force) if each.resumes else (recipe, console)
+    try:
+        result: Result = module.run(*arguments)
+    except Problem as problem:
+        _note_failure(recipe.folder / FAILURE, each, problem)
+        raise
+    if each.name != "report":
+        files.remove(recipe.folder / FAILURE)
     done = {
         "step": each.name,
         **state,
@@ -130,6 +144,13 @@ def execute(
     files.write_text(record, json.dumps(done, ensure_ascii=False, indent=1) + "\n")
     console.event("step", step=each.name, seconds=done["seconds"], figures=result.figures)
     return result.figures
+
+
+def _note_failure(path: Path, each: Step, problem: Problem) -> None:
+    """Write down what ended a step; when that fails as well (a full disk), the screen has it still."""
+    text = json.dumps({"step": each.name, **problem.as_json()}, ensure_ascii=False, indent=1)
+    with suppress(Problem):
+        files.write_text(path, text + "\n")
 
 
 def read_record(path: Path) -> dict[str, Any] | None:

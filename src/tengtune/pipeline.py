@@ -42,7 +42,15 @@ STEPS: tuple[Step, ...] = (
     Step(
         "predict", "work", ("merge",), ("samples.jsonl",), "提问，对比训练前后的回答", "ask, before and after"
     ),
-    Step("evaluate", "work", ("merge", "data"), (), "在留出数据上打分", "score the held-out part"),
+    Step(
+        "evaluate",
+        "work",
+        ("merge", "data"),
+        ("evaluation.jsonl",),
+        "给训练前后的模型打分",
+        "score the model before and after",
+    ),
+    Step("report", "work", (), ("report.html", "loss.png"), "生成报告", "make the report"),
 )
 
 

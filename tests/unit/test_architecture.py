@@ -20,7 +20,8 @@ LEVELS: list[set[str]] = [
     {"cli"},
     {"steps"},
     {"engine", "pipeline"},
-    {"train", "data", "weights", "hub", "backends", "plan", "host", "diagnose", "cluster"},
+    {"train", "data", "weights", "hub", "backends", "plan", "host", "diagnose", "cluster"}
+    | {"evaluate", "report"},
     {"text", "models", "facts", "recipe", "run_yaml"},
     {"ui", "files", "json_file", "memory"},
 ]
