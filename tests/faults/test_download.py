@@ -149,6 +149,13 @@ def test_somebodys_files_are_not_written_over(hub: Hub, tmp_path: Path, source: 
     assert (folder / "config.json").read_bytes() == b'{"edited": true}'
 
 
+def test_a_lost_config_comes_back(hub: Hub, tmp_path: Path, source: str) -> None:
+    get(tmp_path / "m", source)
+    (tmp_path / "m" / "config.json").unlink()
+    assert get(tmp_path / "m", source)["fetched"] == 1
+    assert_whole(hub, tmp_path / "m")
+
+
 def test_a_lost_file_comes_back_alone(hub: Hub, tmp_path: Path, source: str) -> None:
     get(tmp_path / "m", source)
     (tmp_path / "m" / SHARDS[1]).unlink()
@@ -163,10 +170,13 @@ def test_a_new_revision_replaces_the_old_one(hub: Hub, tmp_path: Path, source: s
     get(tmp_path / "m", source)
     for name in (*SHARDS, "model.safetensors.index.json"):
         del hub.files[name]
+    kept = {"README.md", "config.json", "download.json", "model.safetensors", "tokenizer.json"}
     hub.files |= {"model.safetensors": b"new" * 1000, "config.json": b'{"new": 1}'}
     hub.requests.clear()
+    hub.statuses["config.json"] = [403]
+    assert problem(tmp_path / "m", source, revision="v1.0").code == "download.denied"
+    assert names(tmp_path / "m") == kept - {"config.json"} | {"config.json.partial"}
     get(tmp_path / "m", source, "v1.0")
-    kept = {"README.md", "config.json", "download.json", "model.safetensors", "tokenizer.json"}
     assert names(tmp_path / "m") == kept
     assert (tmp_path / "m" / "config.json").read_bytes() == b'{"new": 1}'
     assert not hub.of("tokenizer.json")

@@ -208,7 +208,16 @@ def test_a_repository_without_a_model(hub: Hub, tmp_path: Path, source: str) -> 
 def test_an_index_that_names_a_shard_nobody_has(hub: Hub, tmp_path: Path, source: str) -> None:
     del hub.files[SHARDS[1]]
     assert problem(tmp_path / "m", source).code == "weights.missing_shards"
+    assert not (tmp_path / "m" / "config.json").exists()
     assert json.loads((tmp_path / "m" / "download.json").read_text())["whole"] is False
+
+
+@ONE_HUB
+def test_a_file_where_the_folder_should_be(hub: Hub, tmp_path: Path, source: str) -> None:
+    (tmp_path / "m").write_text("precious")
+    assert problem(tmp_path / "m", source).code == "download.not_a_folder"
+    assert problem(tmp_path / "m" / "n", source).code == "io.not_found"
+    assert (tmp_path / "m").read_text() == "precious"
 
 
 @ONE_HUB

@@ -99,6 +99,13 @@ def test_a_mirror_that_was_never_finished_is_refused(tmp_path: Path, mirror: Pat
     assert problem(tmp_path / "m", str(mirror)).code == "download.mirror_not_whole"
 
 
+def test_the_mirrors_revision_is_the_one_recorded(tmp_path: Path, mirror: Path) -> None:
+    assert get(tmp_path / "m", str(mirror))["revision"] == "master"
+    assert get(tmp_path / "n", str(mirror), "master")["revision"] == "master"
+    fault = problem(tmp_path / "o", str(mirror), revision="v2")
+    assert (fault.code, fault.values["known"]) == ("download.no_revision", "master")
+
+
 def test_a_folder_without_a_record_is_taken_and_said_to_be_unchecked(tmp_path: Path, mirror: Path) -> None:
     (mirror / "download.json").unlink()
     voice = console()

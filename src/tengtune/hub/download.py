@@ -67,6 +67,8 @@ def _carry_out(wish: Wish, plan: Plan, console: Console) -> Record:
             need=size(plan.need),
             free=size(plan.free),
         )
+    if wish.folder.exists() and not wish.folder.is_dir():
+        raise Problem("download.not_a_folder", where=wish.folder)
     with os_errors(wish.folder):
         wish.folder.mkdir(parents=True, exist_ok=True)
     checked = all(file.sha256 or file.git for file in plan.choice.needed)
@@ -74,16 +76,51 @@ def _carry_out(wish: Wish, plan: Plan, console: Console) -> Record:
     record.files.update(plan.old | plan.have)
     with _alone(wish.folder):
         write_record(wish.folder, record)
-        _fetch_missing(wish, plan, record, console)
-        _sweep(wish.folder, plan, record, console)
-        if any(file.name.endswith(SAFE) for file in plan.choice.needed):
-            weight_files(wish.folder)  # Problem where a shard of the index is not among the files
+        _make_whole(wish, plan, record, console)
         record.whole = True
         write_record(wish.folder, record)
     if not checked:
         console.warn("download.unchecked", source=plan.hub.endpoint)
     console.say("download.done", folder=wish.folder, size=size(record.bytes), files=len(record.files))
     return record
+
+
+def _make_whole(wish: Wish, plan: Plan, record: Record, console: Console) -> None:
+    """Bring all missing files, several at once, and take away what does not belong there; config.json comes
+    after all that, so that no program takes the folder for a model before it is one."""
+    todo = [file for file in plan.missing if file.name != CONFIG]
+    last = [file for file in plan.choice.needed if file.name == CONFIG and plan.missing]
+    if last:
+        _set_config_aside(wish.folder, plan, record)
+    source = Source(plan.hub, wish.repo, plan.pin)
+    with meter(console, sum(file.size for file in todo + last), "download.progress") as advance:
+        watch = Watch(advance, console.say, threading.Event())
+
+        def one(file: RemoteFile) -> tuple[str, str]:
+            original = plan.hub.path(wish.repo, file.name)
+            sha256 = link(original, file, wish.folder, watch) if original is not None else None
+            return file.name, sha256 or fetch(source, file, wish.folder, watch)
+
+        def all_of(batch: list[RemoteFile]) -> None:
+            for name, sha256 in _at_once(one, batch, watch.stop):
+                record.files[name] = entry_of(wish.folder / name, sha256)
+                write_record(wish.folder, record)
+
+        all_of(todo)
+        _sweep(wish.folder, plan, record, console)
+        if any(file.name.endswith(SAFE) for file in plan.choice.needed):
+            weight_files(wish.folder)  # Problem where a shard of the index is not among the files
+        all_of(last)
+
+
+def _set_config_aside(folder: Path, plan: Plan, record: Record) -> None:
+    """Take config.json away: as its own partial file where it is right, so that it costs no request."""
+    record.files.pop(CONFIG, None)
+    with os_errors(folder):
+        if CONFIG in plan.have:
+            os.replace(folder / CONFIG, partial_of(folder, CONFIG))
+        else:
+            (folder / CONFIG).unlink(missing_ok=True)
 
 
 def _sweep(folder: Path, plan: Plan, record: Record, console: Console) -> None:
@@ -96,31 +133,6 @@ def _sweep(folder: Path, plan: Plan, record: Record, console: Console) -> None:
             console.say("download.removed", file=name)
             with os_errors(folder):
                 (folder / name).unlink()
-
-
-def _fetch_missing(wish: Wish, plan: Plan, record: Record, console: Console) -> None:
-    """Bring all missing files, several at once; config.json after all others, so that no program takes the
-    folder for a model before it is one."""
-    todo = [file for file in plan.missing if file.name != CONFIG]
-    last = [file for file in plan.choice.needed if file.name == CONFIG and plan.missing]
-    if plan.missing and CONFIG in record.files:
-        del record.files[CONFIG]
-        with os_errors(wish.folder):  # as its own partial file: it comes back without a request
-            os.replace(wish.folder / CONFIG, partial_of(wish.folder, CONFIG))
-    source = Source(plan.hub, wish.repo, plan.pin)
-    total = sum(file.size for file in todo + last)
-    with meter(console, total, "download.progress") as advance:
-        watch = Watch(advance, console.say, threading.Event())
-
-        def one(file: RemoteFile) -> tuple[str, str]:
-            original = plan.hub.path(wish.repo, file.name)
-            sha256 = link(original, file, wish.folder, watch) if original is not None else None
-            return file.name, sha256 or fetch(source, file, wish.folder, watch)
-
-        for batch in (todo, last):
-            for name, sha256 in _at_once(one, batch, watch.stop):
-                record.files[name] = entry_of(wish.folder / name, sha256)
-                write_record(wish.folder, record)
 
 
 def _at_once(

@@ -25,7 +25,7 @@ def no_model(hub: Hub, repo: str, token: str) -> Problem:
 
 def no_revision(hub: Hub, repo: str, revision: str, known: list[str]) -> Problem:
     """The model has no such revision; `known` are those it has, where the hub tells."""
-    names = first_few(known, ", ") or f"{hub.revision} ..."
+    names = first_few(known, ", ") or hub.revision or "-"
     return Problem("download.no_revision", where=hub.endpoint, model=repo, revision=revision, known=names)
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from tengtune.hub import faults
 from tengtune.hub.base import Answer, Listing, RemoteFile
 from tengtune.hub.record import read_record
 from tengtune.ui.lists import first_few
@@ -34,6 +35,8 @@ class Mirror:
         record = read_record(folder)
         if record is not None and not record.whole:
             raise Problem("download.mirror_not_whole", where=folder, model=record.model)
+        if revision and (record is None or revision != record.revision):
+            raise faults.no_revision(self, repo, revision, [record.revision] if record is not None else [])
         known = record.files if record is not None and record.model == repo else {}
         with os_errors(folder):
             sizes = {path.name: path.stat().st_size for path in folder.iterdir() if path.is_file()}

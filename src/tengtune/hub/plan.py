@@ -109,6 +109,7 @@ def make_plan(wish: Wish, console: Console) -> Plan:
         raise Problem("download.foreign_files", where=wish.folder, files=first_few(foreign))
     need = sum(_room(hub, wish, file) for file in missing)
     old = {name: entry for name, entry in record.files.items() if name not in have} if record else {}
+    revision = revision or listing.pin
     return Plan(hub, revision, listing.pin, choice, have, old, missing, need, files.free_bytes(wish.folder))
 
 
