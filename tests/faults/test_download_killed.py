@@ -10,11 +10,12 @@ import sys
 import threading
 from pathlib import Path
 
+from tests.fault_lab import KILLED_ANYWHERE
 from tests.hub_lab import NEEDED, SHARDS, get
 from tests.hubs import REPO, Hub
 
 KILLER = """
-import io, json, os, signal, sys
+import io, json, os, sys
 from pathlib import Path
 from tengtune.hub import base, huggingface, modelscope
 from tengtune.hub.download import bring
@@ -22,15 +23,6 @@ from tengtune.hub.plan import Wish
 from tengtune.ui.console import Console
 
 repo, source, step = sys.argv[1], sys.argv[2], int(sys.argv[3])
-
-def killing(count, function):
-    "After `count` more calls of anything wrapped so, the process dies as by `kill -9`."
-    def call(*arguments, **options):
-        count[0] -= 1
-        if count[0] < 0:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return function(*arguments, **options)
-    return call
 
 def child(folder, point):
     if os.fork() == 0:
@@ -56,7 +48,7 @@ for point in range(0, 1000, step):
 
 def test_killed_anywhere(hub: Hub, tmp_path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", KILLER, REPO, "modelscope", "5"],
+        [sys.executable, "-c", KILLED_ANYWHERE + KILLER, REPO, "modelscope", "5"],
         capture_output=True,
         text=True,
         check=False,
