@@ -6,6 +6,7 @@ and v heads are repeated where there are fewer than q heads, and a tied head is 
 
 from __future__ import annotations
 
+import base64
 import json
 import shutil
 from pathlib import Path
@@ -80,6 +81,13 @@ def qwen1_weights(shape: dict[str, Any], old: dict[str, np.ndarray]) -> dict[str
     return new
 
 
+def tiny_tiktoken(folder: Path) -> Path:
+    """Write `folder`/qwen.tiktoken with the 256 bytes as its only tokens; with the control tokens 464 ids."""
+    lines = (f"{base64.b64encode(bytes([byte])).decode()} {byte}\n" for byte in range(256))
+    (folder / "qwen.tiktoken").write_text("".join(lines))
+    return folder
+
+
 def to_qwen1(source: Path, out: Path, torch_files: int = 0, **changes: Any) -> Path:
     """The Qwen2 folder `source` in Qwen1's layout, with its tokenizer and files named like the model's code;
     torch_files: how many .bin files hold the weights (0: one safetensors file). `changes` to config.json."""
@@ -103,8 +111,15 @@ def to_qwen1(source: Path, out: Path, torch_files: int = 0, **changes: Any) -> P
         (out / "pytorch_model.bin.index.json").write_text(json.dumps({"weight_map": weight_map}))
     for i, name in enumerate(names):
         chosen = list(weights)[i::torch_files]
-        torch.save({tensor: torch.from_numpy(weights[tensor]) for tensor in chosen}, out / name)
+        torch.save({tensor: as_tensor(weights[tensor]) for tensor in chosen}, out / name)
     return out
+
+
+def as_tensor(array: np.ndarray) -> Tensor:
+    """A tensor of the same bits; torch does not know NumPy's bfloat16."""
+    if array.dtype.name == "bfloat16":
+        return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
+    return torch.from_numpy(array)
 
 
 class Qwen1(nn.Module):
@@ -186,8 +201,8 @@ def _half_turned(x: Tensor) -> Tensor:
 
 
 def load_qwen1(folder: Path) -> Qwen1:
-    """The plain module with the weights of a folder in safetensors files, all of them and no others."""
+    """The plain module, in float32, with the weights of a folder in safetensors files, all and no others."""
     model = Qwen1(json.loads((folder / "config.json").read_text()))
     found = {n: a for file in sorted(folder.glob("*.safetensors")) for n, a in load_file(file).items()}
-    model.load_state_dict({name: torch.from_numpy(array) for name, array in found.items()})
+    model.load_state_dict({name: as_tensor(array) for name, array in found.items()})
     return model
