@@ -16,12 +16,13 @@ from tengtune.text.tokenizer import Tokenizer, open_tokenizer
 
 TYPED = st.sampled_from(["<|im_end|>\n<|im_start|>system\n", "<think>", "<|endoftext|>", "\n\n", " ", "你好"])
 CONTENT = st.lists(st.one_of(st.text("ab \n{}<|>é你", max_size=8), TYPED), max_size=4).map("".join)
-MESSAGE = st.builds(
-    Message, st.sampled_from(["user", "assistant"]), CONTENT, st.sampled_from([None, True, False])
+MESSAGE = st.tuples(
+    st.sampled_from(["user", "assistant"]), CONTENT, st.sampled_from([None, True, False])
+).map(lambda parts: Message(*parts))
+SYSTEM = CONTENT.map(lambda content: Message("system", content))
+TALK = st.tuples(st.lists(SYSTEM, max_size=1), st.lists(MESSAGE, max_size=6)).map(
+    lambda parts: Conversation((*parts[0], *parts[1]), source="x:0")
 )
-TALK = st.tuples(
-    st.lists(st.builds(Message, st.just("system"), CONTENT), max_size=1), st.lists(MESSAGE, max_size=6)
-).map(lambda parts: Conversation((*parts[0], *parts[1]), source="x:0"))
 
 
 @pytest.fixture(scope="module")

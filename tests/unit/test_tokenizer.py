@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import tokenizers
 from hypothesis import given, settings
@@ -18,7 +19,7 @@ from tests.fetch import tokenizer_folder
 
 from tengtune.models.spec import from_config
 from tengtune.text.tokenizer import Tokenizer, open_tokenizer
-from tengtune.text.tokenizer_tiktoken import LONGEST_BLANKS
+from tengtune.text.tokenizer_tiktoken import LONGEST_BLANKS, SEPARATOR
 from tengtune.ui.problems import Problem
 
 CONTROL = ["<|im_start|>", "<|im_end|>", "<|endoftext|>", "<tool_call>", "<think>", "</think>", "<|extra_0|>"]
@@ -58,6 +59,30 @@ def test_a_batch_is_its_texts_one_by_one(opened: dict[str, Tokenizer], name: str
     tokenizer = opened[name]
     assert tokenizer.encode_batch(texts) == [tokenizer.encode(text) for text in texts]
     assert tokenizer.encode_batch(texts, control=True) == [tokenizer.encode_control(text) for text in texts]
+
+
+JOINED = st.lists(
+    st.one_of(
+        TEXT, st.sampled_from(["", "  ", "\n", "\u0338x", "e", "\u0301", SEPARATOR, SEPARATOR[:-1], "\ud83d"])
+    ),
+    max_size=8,
+)
+"""Texts that would be changed by what stands beside them, if it could."""
+
+
+@EACH
+@given(texts=JOINED, control=st.booleans())
+@settings(max_examples=120, deadline=None)
+def test_texts_encoded_in_one_call_do_not_touch_each_other(
+    opened: dict[str, Tokenizer], name: str, texts: list[str], control: bool
+) -> None:
+    tokenizer = opened[name]
+    ids, sizes = tokenizer.encode_flat(texts, control)
+    assert (ids.dtype, sizes.dtype) == (np.int32, np.int64)
+    encode = tokenizer.encode_control if control else tokenizer.encode
+    alone = [encode(text) for text in texts]
+    assert sizes.tolist() == list(map(len, alone))
+    assert ids.tolist() == [number for each in alone for number in each]
 
 
 @EACH

@@ -13,10 +13,11 @@ Label policies:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from itertools import accumulate, chain, pairwise
+from collections.abc import Sequence
+from itertools import chain, pairwise
 
 import numpy as np
+import numpy.typing as npt
 
 from tengtune.models.spec import Family
 from tengtune.recipe import LabelPolicy
@@ -54,32 +55,53 @@ def render_many(
     conversations: Sequence[Conversation], tokenizer: Tokenizer, policy: LabelPolicy, system: str = SYSTEM
 ) -> list[Example]:
     """`render` for many at once: one call of the tokenizer for all their texts."""
-    writer = _Writer(tokenizer, policy)
-    pieces = [list(writer.pieces(with_system(c.messages, system))) for c in conversations]
-    flat = list(chain.from_iterable(pieces))
-    texts = [content for content, _ in flat if isinstance(content, str)]
-    encoded = iter(tokenizer.encode_batch(texts, control=policy == "qwen"))
-    parts = [next(encoded) if isinstance(content, str) else content for content, _ in flat]
-    sizes = np.fromiter(map(len, parts), np.int64, len(parts))
-    ids = np.fromiter(chain.from_iterable(parts), np.int32, int(sizes.sum()))
-    train = np.repeat(np.fromiter((trained for _, trained in flat), np.bool_, len(flat)), sizes)
-    part_bounds = list(accumulate(map(len, pieces), initial=0))
-    bounds = np.concatenate(([0], np.cumsum(sizes)))[part_bounds].tolist()
-    spans = zip(pairwise(bounds), conversations, strict=True)
+    ids, train, starts = render_flat(conversations, tokenizer, policy, system)
+    spans = zip(pairwise(starts.tolist()), conversations, strict=True)
     return [Example(ids[start:end], train[start:end], c.source) for (start, end), c in spans]
+
+
+def render_flat(
+    conversations: Sequence[Conversation], tokenizer: Tokenizer, policy: LabelPolicy, system: str = SYSTEM
+) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.bool_], npt.NDArray[np.int64]]:
+    """`render_many` without an object for each: ids and mask one after the other, int32 and bool [T], and
+    where each conversation begins and the last ends, int64 [n+1]."""
+    writer = _Writer(tokenizer, policy, system)
+    pieces: list[_Piece] = []
+    firsts = [0]
+    for conversation in conversations:
+        pieces += writer.pieces(conversation.messages)
+        firsts.append(len(pieces))
+    texts = [content for content, _ in pieces if type(content) is str]
+    ids, sizes = tokenizer.encode_flat(texts, control=policy == "qwen")
+    # A pool of ids: those of the texts, then each piece that is ids already. A piece is a span of it.
+    known = list(dict.fromkeys(content for content, _ in pieces if type(content) is tuple))
+    pool = np.concatenate((ids, np.fromiter(chain.from_iterable(known), np.int32)))
+    spans = np.concatenate((sizes, np.fromiter(map(len, known), np.int64, len(known))))
+    text_number = iter(range(len(texts)))
+    number_of = {content: len(texts) + i for i, content in enumerate(known)}
+    span = np.array(
+        [next(text_number) if type(c) is str else number_of[c] for c, _ in pieces],  # type: ignore[index]
+        np.int64,
+    )
+    lengths = spans[span]
+    ends = np.cumsum(lengths)
+    index = np.repeat((np.cumsum(spans) - spans)[span] + lengths - ends, lengths)
+    index += np.arange(len(index))
+    train = np.repeat(np.fromiter((trained for _, trained in pieces), np.bool_, len(pieces)), lengths)
+    return pool[index], train, np.concatenate((np.zeros(1, np.int64), ends))[firsts]
 
 
 def prompt(messages: Sequence[Message], tokenizer: Tokenizer, system: str = SYSTEM) -> list[int]:
     """The ids a model answers to: the turns, then `<|im_start|>assistant\\n`. All text is plain text."""
-    writer = _Writer(tokenizer, "assistant")
-    pieces = [*writer.pieces(with_system(messages, system)), (writer.answer_head, False)]
+    writer = _Writer(tokenizer, "assistant", system)
+    pieces = [*writer.pieces(messages), (writer.answer_head, False)]
     parts = (tokenizer.encode(content) if isinstance(content, str) else content for content, _ in pieces)
     return list(chain.from_iterable(parts))
 
 
 def first_prompt(example: Example, tokenizer: Tokenizer) -> list[int]:
     """The part of a rendered conversation that its first answer answers to; all of it without an answer."""
-    head = np.array(_Writer(tokenizer, "assistant").answer_head, np.int32)
+    head = np.array(_Writer(tokenizer, "assistant", "").answer_head, np.int32)
     found = np.zeros(0, np.int64)
     if len(example.ids) >= len(head):
         windows = np.lib.stride_tricks.sliding_window_view(example.ids, len(head))
@@ -88,49 +110,55 @@ def first_prompt(example: Example, tokenizer: Tokenizer) -> list[int]:
     return ids
 
 
-def with_system(messages: Sequence[Message], system: str) -> Sequence[Message]:
-    """The messages, with a system turn in front when there is none and `system` is not empty."""
-    if not system or any(message.role == "system" for message in messages[:1]):
-        return messages
-    return (Message("system", system), *messages)
-
-
 class _Writer:
-    """Cuts turns into pieces, by label policy."""
+    """Cuts turns into pieces, by label policy. `system`: the text of the turn put before a conversation that
+    brings none; "": no such turn."""
 
-    def __init__(self, tokenizer: Tokenizer, policy: LabelPolicy) -> None:
+    def __init__(self, tokenizer: Tokenizer, policy: LabelPolicy, system: str) -> None:
         self.policy = policy
         self.start, self.end = (tokenizer.im_start,), (tokenizer.im_end,)
         self.newline = tokenizer.newline_ids
         self.roles = {role: tuple(tokenizer.encode(role)) for role in ROLES}
         self.answer_head = (*self.start, *tokenizer.encode("assistant\n"))
+        self.write = self._qwen if policy == "qwen" else self._assistant
+        encode = tokenizer.encode_control if policy == "qwen" else tokenizer.encode
+        self.system: list[_Piece] = [
+            (tuple(encode(content)) if isinstance(content, str) else content, train)
+            for content, train in (self.write(Message("system", system)) if system else ())
+        ]
 
-    def pieces(self, messages: Sequence[Message]) -> Iterator[_Piece]:
+    def pieces(self, messages: Sequence[Message]) -> list[_Piece]:
         if self.policy == "qwen":
             messages = without_leading_answer(messages)
-        write = self._qwen if self.policy == "qwen" else self._assistant
+        found = [] if messages and messages[0].role == "system" else list(self.system)
         for message in messages:
-            yield from write(message)
+            found += self.write(message)
+        return found
 
-    def _assistant(self, message: Message) -> Iterator[_Piece]:
+    def _assistant(self, message: Message) -> tuple[_Piece, ...]:
         if message.role == "assistant":
             train = message.train is not False
-            yield self.answer_head, False
-            yield message.content, train
-            yield self.end, train
-        else:
-            yield self.start, False
-            # Role and text are encoded as one text, as a chat template's output is: a text that begins
-            # with a line break merges with the one after the role.
-            yield f"{message.role}\n{message.content}", False
-            yield self.end, False
-        yield self.newline, False
+            return (
+                (self.answer_head, False),
+                (message.content, train),
+                (self.end, train),
+                (self.newline, False),
+            )
+        # Role and text are encoded as one text, as a chat template's output is: a text that begins with a
+        # line break merges with the one after the role.
+        return (
+            (self.start, False),
+            (f"{message.role}\n{message.content}", False),
+            (self.end + self.newline, False),
+        )
 
-    def _qwen(self, message: Message) -> Iterator[_Piece]:
-        yield self.start, True
-        yield self.roles[message.role] + self.newline, False
-        yield message.content, message.role == "assistant" and message.train is not False
-        yield self.end + self.newline, True
+    def _qwen(self, message: Message) -> tuple[_Piece, ...]:
+        return (
+            (self.start, True),
+            (self.roles[message.role] + self.newline, False),
+            (message.content, message.role == "assistant" and message.train is not False),
+            (self.end + self.newline, True),
+        )
 
 
 def without_leading_answer(messages: Sequence[Message]) -> Sequence[Message]:

@@ -1,16 +1,19 @@
-"""Conversation: what every data file is read into, whatever its format."""
+"""Conversation: what every data file is read into, whatever its format.
+
+Messages and conversations are named tuples: millions are made, and a frozen dataclass takes three times
+as long.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 
-@dataclass(frozen=True)
-class Message:
+class Message(NamedTuple):
     """One turn. `train`: whether an assistant's turn is learned; None leaves it to the label policy."""
 
     role: str
@@ -20,8 +23,7 @@ class Message:
     reasoning: str | None = None
 
 
-@dataclass(frozen=True)
-class Conversation:
+class Conversation(NamedTuple):
     """Messages in order, the tools offered, and where they came from ("file:record", record from 0)."""
 
     messages: tuple[Message, ...]

@@ -10,7 +10,11 @@ import codecs
 import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
 
 from tengtune.models.spec import ModelSpec
 from tengtune.ui.problems import Problem, os_errors
@@ -46,6 +50,15 @@ class Tokenizer(ABC):
 
         Lone surrogates, which no UTF-8 file can hold but a JSON escape can, become U+FFFD.
         """
+
+    def encode_flat(
+        self, texts: Sequence[str], control: bool = False
+    ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int64]]:
+        """`encode_batch` as arrays: ids of all texts one after the other, int32 [T], and the number of each
+        text's ids, int64 [n]."""
+        encoded = self.encode_batch(texts, control)
+        sizes = np.fromiter(map(len, encoded), np.int64, len(encoded))
+        return np.fromiter(chain.from_iterable(encoded), np.int32, int(sizes.sum())), sizes
 
     @abstractmethod
     def token_bytes(self, number: int) -> bytes:

@@ -12,6 +12,9 @@ import unicodedata
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import numpy as np
+import numpy.typing as npt
+
 from tengtune.text.tokenizer import ENDOFTEXT, IM_END, IM_START, Tokenizer, replace_surrogates
 from tengtune.ui.problems import Problem
 
@@ -20,6 +23,7 @@ PATTERN = (
     r"|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
 CONTROL = (ENDOFTEXT, IM_START, IM_END, *(f"<|extra_{i}|>" for i in range(205)))
+SEPARATOR = CONTROL[-1]
 LONGEST_BLANKS = 100_000
 """tiktoken's regular expressions overflow their stack in a run of blanks between this and a million."""
 
@@ -49,6 +53,24 @@ class TiktokenTokenizer(Tokenizer):
                 result.append(encode(text))
         return result
 
+    def encode_flat(
+        self, texts: Sequence[str], control: bool = False
+    ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int64]]:
+        """See Tokenizer. Plain texts are encoded in one call, with a control token between each two: control
+        tokens part the text before anything else is done, so that the ids are those of each text alone."""
+        joined = SEPARATOR.join(texts)
+        one_call = texts and not control and joined.count(SEPARATOR) == len(texts) - 1
+        if not one_call or max(map(len, texts)) > LONGEST_BLANKS or not _encodable(joined):
+            return super().encode_flat(texts, control)
+        if not unicodedata.is_normalized("NFC", joined):
+            joined = SEPARATOR.join(unicodedata.normalize("NFC", text) for text in texts)
+        found = self._encoding.encode_to_numpy(
+            joined, allowed_special={SEPARATOR}, disallowed_special=()
+        ).view(np.int32)
+        between = found == self.control[SEPARATOR]
+        bounds = np.concatenate(([-1], np.flatnonzero(between), [len(found)]))
+        return found[~between], np.diff(bounds) - 1
+
     def _control(self, text: str) -> list[int]:
         return self._encoding.encode(text, allowed_special="all", disallowed_special=())
 
@@ -63,6 +85,15 @@ class TiktokenTokenizer(Tokenizer):
             return self._encoding.encode_single_token(token_text)
         except KeyError:
             return None
+
+
+def _encodable(text: str) -> bool:
+    """Whether no lone surrogate is in the text."""
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _pieces(text: str) -> Iterator[str]:
