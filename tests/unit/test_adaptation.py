@@ -109,11 +109,7 @@ def test_other_values_are_refused(model: Path, value: object) -> None:
         (None, False, "their embeddings have length"),
     ],
 )
-def test_qwen1_says_what_it_is_for(
-    tmp_path: Path, generation: str | None, trained: bool, reason: str
-) -> None:
-    source = tiny_model(tmp_path / "source", num_key_value_heads=4, vocab_size=480)
-    model = tiny_tiktoken(to_qwen1(source, tmp_path / "model"))
+def test_qwen1_says_what_it_is_for(qwen1: Path, generation: str | None, trained: bool, reason: str) -> None:
     if generation is not None:
         (qwen1 / "generation_config.json").write_text(generation)
     recipe, said = settled(make_recipe(qwen1))
@@ -137,39 +133,31 @@ def test_full_tuning_has_nothing_to_settle(model: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("lora", "method", "seq_len", "feature"),
+    ("method", "seq_len", "feature"),
     [
-        ({}, "lora", 64, "train.method: lora (Qwen1)"),
-        ({}, "full", 1024, "data.seq_len: 1024 (Qwen1)"),
-        ({}, "full", 512, None),
+        ("lora", 64, "train.method: lora (Qwen1)"),
+        ("full", 1024, "data.seq_len: 1024 (Qwen1)"),
+        ("full", 512, None),
     ],
 )
 def test_what_mindspore_would_compute_otherwise_is_refused(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    lora: dict[str, Any],
-    method: str,
-    seq_len: int,
-    feature: str | None,
+    qwen1: Path, monkeypatch: pytest.MonkeyPatch, method: str, seq_len: int, feature: str | None
 ) -> None:
-    """Asked before the framework is loaded; built is then whatever the back end builds."""
-    source = tiny_model(tmp_path / "source", num_key_value_heads=4, vocab_size=480)
-    model = to_qwen1(source, tmp_path / "model")
+    """Asked before the framework is loaded."""
     run = {
-        "model": str(model),
+        "model": str(qwen1),
         "backend": "mindspore",
         "data": {"files": "a.json", "seq_len": seq_len},
         "train": {"method": method},
-        "lora": lora,
     }
-    (tmp_path / "run.yaml").write_text(json.dumps(run))
-    recipe = recipes.load(tmp_path / "run.yaml")
+    (qwen1.parent / "run.yaml").write_text(json.dumps(run))
+    recipe = recipes.load(qwen1.parent / "run.yaml")
     monkeypatch.setattr(base, "load", lambda name: Built())
     if feature is None:
-        assert base.open_backend(recipe, model) == ("qwen2", recipe)
+        assert base.open_backend(recipe, qwen1) == ("qwen1", recipe)
         return
     with pytest.raises(Problem) as caught:
-        base.open_backend(recipe, model)
+        base.open_backend(recipe, qwen1)
     assert (caught.value.code, caught.value.values["feature"]) == ("mindspore.not_there", feature)
 
 
