@@ -63,12 +63,11 @@ def train(run: Path, *options: str, disturbance: str = "") -> subprocess.Complet
     return python(DISTURBED.format(disturbance=disturbance), "train", run, *options)
 
 
-def adapter(run: Path) -> str:
-    """A hash of the adapter's files, names and contents."""
-    digest = hashlib.sha256()
-    for path in sorted((run.parent / "runs" / "run" / "adapter").iterdir()):
-        digest.update(path.name.encode() + path.read_bytes())
-    return digest.hexdigest()
+def adapter(run: Path, runs: Path | None = None) -> str:
+    """A hash of the adapter's tensors; its other file holds the path of the base model."""
+    folder = (runs or run.parent / "runs") / "run" / "adapter"
+    assert (folder / "adapter_config.json").exists()
+    return hashlib.sha256((folder / "adapter_model.safetensors").read_bytes()).hexdigest()
 
 
 def metrics(run: Path, key: str) -> list[dict[str, Any]]:
@@ -79,6 +78,12 @@ def metrics(run: Path, key: str) -> list[dict[str, Any]]:
 
 STEP_CALLS = """
 from tengtune.backends.torch.step import TorchBackend
+from tengtune.train.saver import Saver
+real_save = Saver.save
+def save(self, *arguments):
+    real_save(self, *arguments)
+    self.wait()
+Saver.save = save
 calls, real_step = [0], TorchBackend.train_step
 def train_step(self, batches, *rest):
     calls[0] += 1
@@ -86,4 +91,5 @@ def train_step(self, batches, *rest):
     return real_step(self, batches, *rest)
 TorchBackend.train_step = train_step
 """
-"""Calls `before(n)`, which the disturbance defines, in front of the n-th step of the process."""
+"""Calls `before(n)`, which the disturbance defines, in front of the n-th step of the process, and waits for
+each checkpoint, so that it is known which ones are there by then."""

@@ -47,6 +47,7 @@ class Fake:
     each evaluation cost per label. Its one weight counts the good steps, so that going back shows."""
 
     spec, device = SPEC, "cpu"
+    place: str | None = "model.layers.1"
 
     def __init__(
         self,
@@ -74,6 +75,9 @@ class Fake:
             self._score = next(self._scores, 3.0)
         self._scored += batch.trained_tokens
         return self._score * batch.trained_tokens
+
+    def first_overflow(self, batch: Batch) -> str | None:
+        return self.place
 
     def named_shards(self) -> Iterator[Shard]:
         yield Shard("weight", "param", self.weight.copy())
@@ -155,6 +159,12 @@ def test_a_forward_that_overflows_stops_the_run(tmp_path: Path) -> None:
     with pytest.raises(Problem) as caught:
         fit(tmp_path, Fake("float16", [False] * 50), epochs=50)
     assert (caught.value.code, caught.value.exit_code) == ("train.forward_overflow", 4)
+    assert "model.layers.1" in str(caught.value)
+    backward = Fake("float16", [False] * 50)
+    backward.place = None
+    with pytest.raises(Problem) as caught:
+        fit(tmp_path / "backward", backward, epochs=50)
+    assert caught.value.code == "train.backward_overflow"
 
 
 def test_lasting_nan_in_float32_stops_the_run(tmp_path: Path) -> None:

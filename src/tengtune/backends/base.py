@@ -99,6 +99,11 @@ class Backend(Protocol):
         """Sum of cross entropy over the batch's labels, without gradients."""
         ...
 
+    def first_overflow(self, batch: Batch) -> str | None:
+        """The first part of the model whose output is not finite in a forward pass over `batch`, by its
+        canonical name (`model.layers.3.mlp.down_proj`, or the layer); None when all are finite."""
+        ...
+
     def named_shards(self) -> Iterator[Shard]:
         """This rank's trained parameters and optimizer states, one at a time, in the same order each time.
 

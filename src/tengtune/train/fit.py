@@ -74,13 +74,17 @@ class Fit:
                 self._log()
         return self._figures()
 
-    def _step(self) -> None:
-        number, size = self.state.step, self.recipe.train.micro_batch
-        rows = self.schedule.step_rows(number)
-        batches = [
+    def _batches(self, number: int) -> list[Batch]:
+        """The micro batches of step `number`, counted from 0."""
+        rows, size = self.schedule.step_rows(number), self.recipe.train.micro_batch
+        return [
             fill_rows(self.store.batch(rows[i : i + size].tolist()), size)  # one shape for all batches
             for i in range(0, len(rows), size)
         ]
+
+    def _step(self) -> None:
+        number = self.state.step
+        batches = self._batches(number)
         tokens = sum(batch.trained_tokens for batch in batches)
         lr = self.schedule.learning_rate(number)
         with self._watchdog.step(number + 1):
@@ -131,8 +135,13 @@ class Fit:
         return False
 
     def _overflow(self, step: int) -> Problem:
-        self.metrics.event(step, "stopped", reason="forward overflow")
-        return Problem("train.forward_overflow", exit_code=FAILED_RUN, step=step)
+        """What to tell when no loss scale helps: where in the model step `step` leaves float16's range."""
+        places = (self.backend.first_overflow(batch) for batch in self._batches(step - 1))
+        place = next((place for place in places if place), None)
+        self.metrics.event(step, "stopped", reason="overflow", place=place)
+        if place is None:
+            return Problem("train.backward_overflow", exit_code=FAILED_RUN, step=step)
+        return Problem("train.forward_overflow", exit_code=FAILED_RUN, step=step, place=place)
 
     def _rewind(self) -> None:
         """Back to the weights of the last checkpoint; the rows of the steps since then are left out."""

@@ -157,6 +157,16 @@ class MindSporeBackend:
                 loss_sum = self._chunk_loss(each, label, self._weights[self._head][0], loss_sum)
         return loss_sum  # type: ignore[no-any-return]
 
+    def first_overflow(self, batch: Batch) -> str | None:
+        """See `Backend.first_overflow`; the parts here are the embedding and the layers."""
+        _, hidden, context = self._start(batch)
+        for number in range(-1, self.spec.layers):
+            if number >= 0:
+                hidden = self._block(hidden, *context, *self._weights[layer(number)])
+            if not np.isfinite(hidden.asnumpy()).all():
+                return layer(number) if number >= 0 else EMBEDDING
+        return None
+
     def named_shards(self) -> Iterator[Shard]:
         """See `Backend.named_shards`; the arrays are views of the state and must not be written to."""
         for group, layout in self._trained.items():

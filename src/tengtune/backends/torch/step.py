@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from tengtune.backends.base import Sampling, Shard, ShardKind, Source, StepHandles
 from tengtune.backends.torch import device, kernels
@@ -66,6 +67,23 @@ class TorchBackend:
         """Sum of cross entropy over the batch's labels, without gradients."""
         with device.memory_faults(self._placement.device), torch.no_grad():
             return self.loss(batch, 1.0, evaluating=True)
+
+    def first_overflow(self, batch: Batch) -> str | None:
+        """The first module whose output is not finite; see base.Backend."""
+        found: list[str] = []
+
+        def look(name: str, module: nn.Module, inputs: object, output: Tensor) -> None:
+            if not found and not output.isfinite().all():
+                found.append(name)
+
+        named = [(name, module) for name, module in self.model.named_modules() if name]
+        hooks = [module.register_forward_hook(partial(look, name)) for name, module in named]
+        try:
+            self.eval_step(batch)
+        finally:
+            for hook in hooks:
+                hook.remove()
+        return found[0] if found else None
 
     def loss(self, batch: Batch, gradient_scale: float, evaluating: bool = False) -> Tensor:
         """Sum of cross entropy over the batch's labels; its gradients come x gradient_scale. Evaluating,
