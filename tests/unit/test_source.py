@@ -9,6 +9,7 @@ from pathlib import Path
 import ml_dtypes
 import numpy as np
 import pytest
+import torch
 from safetensors.numpy import load_file, save_file
 from safetensors.torch import load_file as load_torch
 from safetensors.torch import save_file as save_torch
@@ -211,3 +212,67 @@ def test_a_folder_without_weights(tmp_path: Path, files: list[str], code: str) -
     fault = problem(folder)
     assert fault.code == code
     assert (files or ["config.json"])[0] in str(fault.values["found"])
+
+
+# PyTorch's .bin files
+
+
+def to_torch(folder: Path, shards: int = 1) -> Path:
+    """Keep a folder's weights in .bin files instead of safetensors."""
+    weights = load_torch(folder / "model.safetensors")
+    (folder / "model.safetensors").unlink()
+    files = [f"pytorch_model-{i + 1:05}-of-{shards:05}.bin" for i in range(shards)]
+    if shards == 1:
+        files = ["pytorch_model.bin"]
+    else:
+        weight_map = {name: files[i % shards] for i, name in enumerate(weights)}
+        (folder / "pytorch_model.bin.index.json").write_text(json.dumps({"weight_map": weight_map}))
+    for i, file in enumerate(files):
+        torch.save({name: weights[name] for name in list(weights)[i::shards]}, folder / file)
+    return folder
+
+
+@pytest.mark.parametrize("shards", [1, 3])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_the_same_tensors_from_bin_files(tmp_path: Path, shards: int, dtype: str) -> None:
+    expected = open_source(tiny_model(tmp_path / "a", dtype=dtype), from_config(tiny_config()))
+    folder = to_torch(tiny_model(tmp_path / "b", dtype=dtype), shards)
+    found = open_source(folder, from_folder(folder))
+    assert list(found) == list(expected)
+    for name, array in expected.items():
+        assert found[name].dtype == array.dtype
+        assert np.array_equal(found[name], array), name
+
+
+def test_safetensors_count_before_bin(tmp_path: Path) -> None:
+    folder = tiny_model(tmp_path / "m")
+    (folder / "pytorch_model.bin").write_bytes(b"never opened")
+    assert len(open_source(folder, from_folder(folder))) == 27
+
+
+def test_a_bin_shard_that_is_missing_or_elsewhere(tmp_path: Path) -> None:
+    folder = to_torch(tiny_model(tmp_path / "m"), 2)
+    two = folder / "pytorch_model-00002-of-00002.bin"
+    two.rename(folder / "other.bin")
+    assert problem(folder).values["missing"] == two.name
+    index = folder / "pytorch_model.bin.index.json"
+    for name in ("../other.bin", "model.safetensors"):
+        index.write_text(json.dumps({"weight_map": {"model.norm.weight": name}}))
+        assert problem(folder).code == "weights.bad_index"
+
+
+def test_a_head_tied_in_a_bin_file_is_one_storage(tmp_path: Path) -> None:
+    folder = tiny_model(tmp_path / "m", tie=True)
+    weights = load_torch(folder / "model.safetensors")
+    (folder / "model.safetensors").unlink()
+    weights["lm_head.weight"] = weights["model.embed_tokens.weight"]
+    torch.save(weights, folder / "pytorch_model.bin")
+    assert "lm_head.weight" not in open_source(folder, from_folder(folder))
+
+
+def test_a_bin_file_that_would_run_something(tmp_path: Path) -> None:
+    folder = tiny_model(tmp_path / "m")
+    (folder / "model.safetensors").unlink()
+    torch.save({"w": np.random.default_rng}, folder / "pytorch_model.bin")
+    fault = problem(folder)
+    assert (fault.code, fault.where) == ("weights.torch_code", str(folder / "pytorch_model.bin"))
