@@ -124,6 +124,12 @@ def test_targets_that_are_none(spec: object, wanted: list[str], code: str) -> No
     assert "c_proj" not in str(caught.value.values.get("known")) or spec is QWEN1
 
 
+def test_the_missing_parts_are_told_by_short_names() -> None:
+    with pytest.raises(Problem) as caught:
+        find_targets(QWEN1, ["q_proj", "self_attn.v_proj"])
+    assert caught.value.values["targets"] == "q_proj, v_proj"
+
+
 def test_an_adapters_shapes() -> None:
     assert adapted_linears(QWEN1) == {
         QKV: (192, 64),

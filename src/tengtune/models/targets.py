@@ -44,7 +44,8 @@ def find_targets(spec: ModelSpec, wanted: Iterable[str], where: object = None) -
         for whole, parts in PARTS.items():
             given = [part for part in parts if part in found]
             if given and len(given) < len(parts) and whole not in found:
-                raise Problem("lora.part_of_whole", where=where, targets=", ".join(given))
+                named = ", ".join(part.rpartition(".")[2] for part in given)
+                raise Problem("lora.part_of_whole", where=where, targets=named)
             found |= {whole} if given else set()
     return [name for name in adapted_linears(spec) if name in found]
 
