@@ -19,38 +19,15 @@ from tengtune.models import spec as specs
 from tengtune.models.spec import ModelSpec
 from tengtune.ui import language
 from tengtune.ui.lists import first_few, size
-from tengtune.ui.problems import FAILED_RUN, UNFIT_MACHINE, Problem, os_errors
+from tengtune.ui.problems import FAILED_RUN, UNFIT_MACHINE, Problem
 from tengtune.weights.adapter import Adapter, read_adapter
+from tengtune.weights.cast import saturate
+from tengtune.weights.companions import companions, copy_companions
 from tengtune.weights.pairs import Pair
 from tengtune.weights.safetensors_io import INDEX, SHARD_BYTES, Advance, write_folder
 from tengtune.weights.source import open_source, weight_files
 from tengtune.weights.stacks import put_together
 from tengtune.weights.stream import Array, TensorStream, blocks, non_finite, stream
-
-COMPANIONS = (
-    "config.json",
-    "generation_config.json",
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "vocab.json",
-    "merges.txt",
-    "chat_template.jinja",
-    "chat_template.json",
-    "qwen.tiktoken",
-    # Qwen1's own code, which transformers asks for. It is carried along, never imported.
-    "configuration_qwen.py",
-    "modeling_qwen.py",
-    "tokenization_qwen.py",
-    "qwen_generation_utils.py",
-    "cpp_kernels.py",
-    "cache_autogptq_cuda_256.cpp",
-    "cache_autogptq_cuda_kernel_256.cu",
-)
-"""What travels from the base's folder along with the weights; nothing else does."""
-
-FLOAT16_MAX = 65504.0
 
 
 @dataclass
@@ -101,13 +78,13 @@ def write_merge(
     _refuse_input(out, merge.base, merge.folder)
     # What a killed merge left would count as used space.
     files.remove(out.with_name(out.name + files.PARTIAL))
-    need = merge.nbytes + sum(path.stat().st_size for path in _companions(merge.base)) + 2**20
+    need = merge.nbytes + sum(path.stat().st_size for path in companions(merge.base)) + 2**20
     free = files.free_bytes(out)
     if need > free:
         raise Problem("merge.no_space", where=out, exit_code=UNFIT_MACHINE, need=size(need), free=size(free))
     with files.atomic_folder(out) as folder:
         write_folder(folder, put_together(merge.spec, _tensors(merge)), shard_bytes, advance)
-        _copy_companions(merge.base, folder)
+        copy_companions(merge.base, folder)
         _verify(folder, merge.spec, merge.changed, out)
 
 
@@ -123,7 +100,7 @@ def place_full(base: Path, full: Path, out: Path) -> bool:
     with files.atomic_folder(out) as folder:
         for path in [*paths, *([full / INDEX] if weight_map else [])]:
             linked = _link(path, folder / path.name) and linked
-        _copy_companions(base, folder)
+        copy_companions(base, folder)
         spec = specs.from_folder(folder)
         _verify(folder, spec, [name for name, _ in spec.tensors()], out)
     return linked
@@ -173,33 +150,11 @@ def _merged(
             block = pair.b[rows].astype(wide) @ a
             block *= pair.scale
             block += base[rows]
-            if dtype == np.float16 and _saturate(block) and name not in saturated:
+            if dtype == np.float16 and saturate(block) and name not in saturated:
                 saturated.append(name)
             yield block.astype(dtype)
 
     return TensorStream(name, base.shape, dtype, pieces)
-
-
-def _saturate(block: Array) -> bool:
-    """Bring finite values into float16's range, in place; whether there were any beyond it."""
-    if (
-        not max(block.max(), -block.min()) > FLOAT16_MAX
-    ):  # a NaN compares false: the check at the end finds it
-        return False
-    np.clip(block, -FLOAT16_MAX, FLOAT16_MAX, out=block, where=np.isfinite(block))
-    return True
-
-
-def _companions(base: Path) -> list[Path]:
-    return [base / name for name in COMPANIONS if (base / name).is_file()]
-
-
-def _copy_companions(base: Path, folder: Path) -> None:
-    """Copy contents, never links: a link in the output would break or change with its target."""
-    for path in _companions(base):
-        with os_errors(path):
-            content = path.read_bytes()
-        (folder / path.name).write_bytes(content)
 
 
 def _link(path: Path, target: Path) -> bool:

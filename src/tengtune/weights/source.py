@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
-
-import numpy as np
+from typing import cast
 
 from tengtune.json_file import read_object
-from tengtune.models import names
+from tengtune.models import layouts, names
+from tengtune.models.layouts import HALF_REVERSED, HF
 from tengtune.models.spec import ModelSpec
 from tengtune.ui import language
 from tengtune.ui.lists import first_few
@@ -16,10 +17,12 @@ from tengtune.ui.problems import Problem, os_errors
 from tengtune.weights import safetensors_io, torch_zip
 from tengtune.weights.safetensors_io import INDEX, SINGLE
 from tengtune.weights.stacks import stored_shapes, take_apart
-from tengtune.weights.stream import Array, blocks, is_float
+from tengtune.weights.stream import Array, Rows, is_float, same_bits
 
 TORCH_SINGLE = "pytorch_model.bin"
 TORCH_INDEX = "pytorch_model.bin.index.json"
+MINDSPORE_INDEX = "param_name_map.json"
+"""MindSpore's index of safetensors files, with or without a key "weight_map" around the names."""
 
 _PLAIN_NAME = re.compile(r"[\w.-]{1,200}(\.safetensors|\.bin)", re.ASCII)
 
@@ -37,14 +40,24 @@ def open_source(folder: Path, spec: ModelSpec) -> dict[str, Array]:
     Headers, names, shapes and dtypes are checked, values are not. A tied model may store its head as
     well, if it equals the embedding; the copy is left out. Raises Problem.
     """
-    stored = read_folder(folder)
-    wanted = stored_shapes(spec)
-    head = stored.get("lm_head.weight")
-    embedding = stored.get(names.to_stored("model.embed_tokens.weight", spec.family))
-    if spec.tie and head is not None and embedding is not None:
-        if not _equal(head, embedding):
-            raise Problem("weights.tied_head", where=folder)
-        del stored["lm_head.weight"]
+    tensors = canonical_tensors(read_folder(folder), spec, HF, folder)
+    return {name: cast(Array, rows) for name, rows in tensors.items()}  # one below the other: views of arrays
+
+
+def canonical_tensors(
+    found: Mapping[str, Rows], spec: ModelSpec, layout: str, where: Path
+) -> dict[str, Rows]:
+    """The tensors of files in a layout of the spec's family by canonical name, as views, checked as above."""
+    wanted, stored = stored_shapes(spec, layout), dict(found)
+    head, embedding = (
+        layouts.stored_name(n, spec.family, layout) for n in ("lm_head.weight", "model.embed_tokens.weight")
+    )
+    if spec.tie and head in stored and embedding in stored:
+        if not same_bits(stored[head], stored[embedding]):
+            raise Problem("weights.tied_head", where=where)
+        del stored[head]
+    if layout == HF and layouts.detect(stored) == ("qwen1", HALF_REVERSED):
+        raise Problem("weights.half_reversed", where=where)
     faults = [
         fault
         for name, shape in wanted.items()
@@ -54,8 +67,8 @@ def open_source(folder: Path, spec: ModelSpec) -> dict[str, Array]:
         if name not in wanted and not names.is_derived(name):
             faults.append(language.say("weights.fault_unknown", name=name))
     if faults:
-        raise Problem("weights.mismatch", where=folder, faults=first_few(faults))
-    return take_apart(spec, stored)
+        raise Problem("weights.mismatch", where=where, faults=first_few(faults))
+    return take_apart(spec, stored, layout)
 
 
 def read_folder(folder: Path) -> dict[str, Array]:
@@ -73,7 +86,7 @@ def read_folder(folder: Path) -> dict[str, Array]:
     if weight_map is not None and places != weight_map:
         tensors = sorted({name for name, _ in places.items() ^ weight_map.items()})
         moved = [f"{t}: {weight_map.get(t, '-')} -> {places.get(t, '-')}" for t in tensors]
-        index = INDEX if paths[0].suffix == ".safetensors" else TORCH_INDEX
+        index = next(name for name in (INDEX, MINDSPORE_INDEX, TORCH_INDEX) if (folder / name).exists())
         raise Problem("weights.wrong_shard", where=folder / index, tensors=first_few(moved))
     return stored
 
@@ -83,7 +96,8 @@ def weight_files(folder: Path) -> tuple[list[Path], dict[str, str] | None]:
 
     As in transformers, safetensors count before .bin, and one file before an index.
     """
-    for single, index in ((SINGLE, INDEX), (TORCH_SINGLE, TORCH_INDEX)):
+    kinds = ((SINGLE, INDEX), (SINGLE, MINDSPORE_INDEX), (TORCH_SINGLE, TORCH_INDEX))
+    for single, index in kinds:
         if (folder / single).exists():
             return [folder / single], None
         if (folder / index).exists():
@@ -106,7 +120,8 @@ def _shards(folder: Path, weight_map: dict[str, str]) -> tuple[list[Path], dict[
 
 
 def _read_index(path: Path, suffix: str) -> dict[str, str]:
-    weight_map = read_object(path, "weights.bad_index").get("weight_map")
+    content = read_object(path, "weights.bad_index")
+    weight_map = content.get("weight_map", content if path.name == MINDSPORE_INDEX else None)
     if not isinstance(weight_map, dict) or not weight_map:
         raise Problem("weights.bad_index", where=path, reason=language.say("weights.index_no_map"))
     for name in weight_map.values():
@@ -127,7 +142,7 @@ def _no_weights(folder: Path) -> Problem:
     return Problem("weights.none", where=folder, found=first_few(found, ", ") or "-")
 
 
-def _fault(name: str, shape: tuple[int, ...], array: Array | None) -> str | None:
+def _fault(name: str, shape: tuple[int, ...], array: Rows | None) -> str | None:
     """What is wrong with a stored tensor; None if nothing is."""
     if array is None:
         return language.say("weights.fault_missing", name=name)
@@ -137,11 +152,3 @@ def _fault(name: str, shape: tuple[int, ...], array: Array | None) -> str | None
     if not is_float(array.dtype):
         return language.say("weights.fault_not_float", name=name, found=array.dtype.name)
     return None
-
-
-def _equal(one: Array, other: Array) -> bool:
-    """Whether two arrays hold the same bits, compared piece by piece."""
-    if one.shape != other.shape or one.dtype != other.dtype:
-        return False
-    one, other = (a.reshape(-1).view(np.uint8) for a in (one, other))
-    return all(np.array_equal(one[block], other[block]) for block in blocks(one))

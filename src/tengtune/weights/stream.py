@@ -95,3 +95,15 @@ def non_finite(array: Array) -> int:
     """How many values are NaN or infinite, read piece by piece."""
     flat = array.reshape(-1)
     return sum(int(np.count_nonzero(~np.isfinite(flat[block]))) for block in blocks(flat))
+
+
+def same_bits(one: Rows, other: Rows) -> bool:
+    """Whether two tensors are the same, bit for bit, compared piece by piece."""
+    if one.shape != other.shape or one.dtype != other.dtype:
+        return False
+    return all(np.array_equal(_bits(one[block]), _bits(other[block])) for block in blocks(one))
+
+
+def _bits(values: Array) -> Array:
+    """The bytes of values: as numbers, no NaN would equal itself."""
+    return np.ascontiguousarray(values).view(np.uint8)
