@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shutil
 import subprocess
 import sys
 import time
@@ -127,17 +128,25 @@ def _costs(recipe: Recipe, seconds: float) -> Iterator[Row]:
     """Speed, memory, where everything lies, and what to type next."""
     train, folder = _figures(recipe, "train"), recipe.folder
     speed = language.say("demo.per_second", speed=train["tokens_per_s"], tokens=train["trained_tokens"])
+    command = "tengtune" if shutil.which("tengtune") else _near(Path(sys.executable).with_name("tengtune"))
     for code, text in (
         ("demo.speed", speed),
         ("demo.memory", f"{train['peak_memory_bytes'] / 1e9:.2f} GB"),
         ("demo.time", f"{seconds:.0f} s"),
-        ("demo.model", str(folder / "merged")),
-        ("demo.adapter", str(folder / "adapter")),
-        ("demo.curve", str(folder / "metrics.jsonl")),
-        ("demo.answers", f"{folder / 'evaluation.jsonl'}\n{folder / 'samples.jsonl'}"),
-        ("demo.next", f"tengtune init {recipe.model_folder} my.json\ntengtune run run.yaml"),
+        ("demo.model", _near(folder / "merged")),
+        ("demo.adapter", _near(folder / "adapter")),
+        ("demo.report", _near(folder / "report.html")),
+        ("demo.curve", _near(folder / "metrics.jsonl")),
+        ("demo.answers", f"{_near(folder / 'evaluation.jsonl')}\n{_near(folder / 'samples.jsonl')}"),
+        ("demo.next", f"{command} init {_near(recipe.model_folder)} my.json\n{command} run run.yaml"),
     ):
         yield [language.say(code), "", text]
+
+
+def _near(path: Path) -> str:
+    """A path as one types it from here."""
+    here = Path.cwd()
+    return str(path.relative_to(here) if path.is_relative_to(here) else path)
 
 
 if __name__ == "__main__":

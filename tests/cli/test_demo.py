@@ -46,7 +46,7 @@ def test_the_demo_ends_with_one_table(tmp_path: Path) -> None:
     assert len(asked) == exam["questions"] == 10
     assert f"{sum(line['after']['loss'] < line['before']['loss'] for line in asked)}/10" in joined
     flat = "".join(done.stdout.split()).replace("│", "")
-    for name in ("merged", "adapter", "metrics.jsonl", "samples.jsonl", "evaluation.jsonl"):
+    for name in ("merged", "adapter", "report.html", "metrics.jsonl", "samples.jsonl", "evaluation.jsonl"):
         assert (folder / name).exists()
         assert name in flat
     assert "tengtuneinit" in flat
