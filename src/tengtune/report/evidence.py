@@ -85,10 +85,18 @@ def collect(recipe: Recipe, failure: Path) -> Evidence:
         {name: record for name, record in records.items() if record is not None},
         list(metrics.read(measured)) if measured.exists() else [],
         **lists,
-        failure=_object(failure),
+        failure=_failure(failure, recipe.output.samples),
         versions={name: version for name in _PACKAGES if (version := _version(name))},
         run_file=_run_file(folder / "run.yaml", recipe.output.samples),
     )
+
+
+def _failure(path: Path, texts: bool) -> dict[str, Any] | None:
+    """What ended a step; where the data did, its reasons quote from the records."""
+    failure = _object(path)
+    if failure and failure.get("step") == "data" and not texts:
+        failure.pop("why", None)
+    return failure
 
 
 def _run_file(path: Path, texts: bool) -> str:

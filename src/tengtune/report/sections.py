@@ -211,7 +211,8 @@ def data(evidence: Evidence) -> Html | None:
         lengths = " / ".join(f"{value:,}" for value in figures["lengths"].values())
         rows.append([say("report.lengths"), lengths])
     keys = ", ".join(f"{key} ({count})" for key, count in list(figures["unused_keys"].items())[:12])
-    unused = tag("p", say("report.unused", keys=keys), class_="small") if keys else None
+    shown = keys and evidence.recipe.output.samples  # a key is the user's as well
+    unused = tag("p", say("report.unused", keys=keys), class_="small") if shown else None
     return _section(
         "data",
         facts(rows),

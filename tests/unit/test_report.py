@@ -1,0 +1,436 @@
+"""The report: what it says of which figures, that texts stay texts, what it holds when samples are off."""
+
+from __future__ import annotations
+
+import json
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests import report_lab
+from tests.report_lab import GENERAL, NASTY, SETS, TRAIN, make_recipe, write_lines, write_run
+
+from tengtune import engine
+from tengtune.report import charts, html
+from tengtune.report.evidence import collect, sources
+from tengtune.report.page import page
+from tengtune.report.verdict import judge
+from tengtune.steps import report as step
+from tengtune.ui import language
+from tengtune.ui.console import Console
+from tengtune.ui.problems import Problem
+
+VOID = {"meta", "input", "br", "path"}
+
+
+class Page(HTMLParser):
+    """The tags of a page and the texts between them, well-formedness checked on the way."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(convert_charrefs=True)
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.texts: list[str] = []
+        self._open: list[str] = []
+        self.feed(text)
+        self.close()
+        assert self._open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self._open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self._open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if self._open and self._open[-1] != "style":
+            self.texts.append(data)
+
+    @property
+    def text(self) -> str:
+        return "\n".join(self.texts)
+
+
+def made(folder: Path, changed: dict[str, Any] | None = None, **groups: dict[str, Any]) -> str:
+    recipe = make_recipe(folder, **groups)
+    write_run(recipe, **(changed or {}))
+    return page(collect(recipe, recipe.folder / engine.FAILURE))
+
+
+def codes(folder: Path, changed: dict[str, Any] | None = None) -> list[tuple[str, str]]:
+    """Level and code of every finding, the headline's first."""
+    recipe = make_recipe(folder)
+    write_run(recipe, **(changed or {}))
+    verdict = judge(collect(recipe, recipe.folder / engine.FAILURE))
+    return [(each.level, each.code) for each in (*verdict.headline, *verdict.findings)]
+
+
+# What it says
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "finding"),
+    [
+        (2.0, 1.9, ("good", "learned")),  # down by 5%
+        (2.0, 1.91, ("warn", "learned_little")),
+        (2.0, 1.995, ("warn", "learned_nothing")),
+        (2.0, 2.005, ("warn", "learned_nothing")),
+        (2.0, 2.02, ("bad", "got_worse")),
+        (None, None, ("note", "train_loss_only")),
+    ],
+)
+def test_whether_it_learned(
+    tmp_path: Path, before: float | None, after: float | None, finding: tuple[str, str]
+) -> None:
+    assert codes(tmp_path, {"loss_before": before, "loss_after": after})[0] == finding
+
+
+@pytest.mark.parametrize(
+    ("verdict", "finding"),
+    [
+        ("kept", ("good", "general_kept")),
+        ("weakened", ("warn", "general_weakened")),
+        ("lost", ("bad", "general_lost")),
+        ("unknown", ("note", "general_unknown")),
+    ],
+)
+def test_what_it_forgot(tmp_path: Path, verdict: str, finding: tuple[str, str]) -> None:
+    assert codes(tmp_path, {"general": {**GENERAL, "verdict": verdict}})[1] == finding
+
+
+def test_forgetting_by_loss_alone(tmp_path: Path) -> None:
+    silent = {**GENERAL, "verdict": "lost", "asked": 0, "measures": {}}
+    assert codes(tmp_path, {"general": silent, "sets": [], "answers": False})[1] == (
+        "bad",
+        "general_lost_by_loss",
+    )
+    recipe = make_recipe(tmp_path)
+    text = Page(page(collect(recipe, recipe.folder / engine.FAILURE))).text
+    assert "does not write answers yet" in text
+
+
+def test_everything_else_that_is_worth_a_line(tmp_path: Path) -> None:
+    found = codes(tmp_path, {"loss_after": 1.30})
+    assert found[2:] == [
+        ("note", "set_accuracy_same"),
+        ("good", "set_contains_better"),
+        ("warn", "skipped"),
+        ("note", "resumed"),
+        ("note", "dropped"),
+        ("warn", "cut"),
+    ]
+    worse = {**SETS[1], "measures": {"contains": [0.7, 0.15]}, "gained": 1, "lost": 34}
+    assert ("warn", "set_contains_worse") in codes(tmp_path / "2", {"sets": [worse]})
+
+
+def test_overfitting_is_seen_unless_the_best_weights_were_taken(tmp_path: Path) -> None:
+    recipe = make_recipe(tmp_path)
+    folder = write_run(recipe)
+    for best, taken, seen in ((100, 300, True), (100, 100, False), (300, 300, False)):
+        figures = {**TRAIN, "best_heldout_loss": 1.1, "best_step": best, "weights_of_step": taken}
+        (folder / "train.json").write_text(json.dumps({"figures": figures, "seconds": 1.0}))
+        verdict = judge(collect(recipe, folder / engine.FAILURE))
+        assert ("overfitted" in [each.code for each in verdict.findings]) is seen
+        assert ("early_stop" in verdict.advice) is seen
+
+
+def test_the_most_pressing_advice_comes_first_and_once(tmp_path: Path) -> None:
+    recipe = make_recipe(tmp_path)
+    write_run(recipe, general={**GENERAL, "verdict": "lost"}, loss_after=2.6)
+    advice = judge(collect(recipe, recipe.folder / engine.FAILURE)).advice
+    assert advice[:4] == ["lower_lr", "look_at_data", "mix_general", "gentler"]
+    assert len(advice) == len(set(advice))
+
+
+def test_a_run_that_failed_says_why(tmp_path: Path) -> None:
+    recipe = make_recipe(tmp_path)
+    folder = recipe.folder
+    (folder / "data").mkdir(parents=True)
+    lines = report_lab.metrics()[:40]
+    write_lines(folder / "metrics.jsonl", [*lines, {"step": 40, "event": "stopped", "reason": "not finite"}])
+    problem = Problem("train.not_finite", where=NASTY, exit_code=4, step=40, count=3)
+    failure = {"step": "train", **problem.as_json()}
+    (folder / engine.FAILURE).write_text(json.dumps(failure), encoding="utf-8")
+    evidence = collect(recipe, folder / engine.FAILURE)
+    assert [(each.level, each.code) for each in judge(evidence).headline] == [("bad", "failed")]
+    found = Page(page(evidence))
+    assert problem.texts()["what"] in found.text
+    assert problem.texts()["fix"] in found.text
+    assert NASTY in found.text
+    assert "stopped: not finite" in found.text
+
+
+@pytest.mark.parametrize(
+    ("lines", "code"),
+    [
+        ([], "not_trained"),
+        ([{"step": 3, "loss": 1.0, "lr": 0.1}], "going_on"),
+        (
+            [{"step": 3, "loss": 1.0, "lr": 0.1}, {"step": 3, "event": "stopped", "reason": "signal"}],
+            "stopped",
+        ),
+    ],
+)
+def test_half_a_run_is_reported_too(tmp_path: Path, lines: list[dict[str, Any]], code: str) -> None:
+    recipe = make_recipe(tmp_path)
+    recipe.folder.mkdir(parents=True)
+    (recipe.folder / "data.json").write_text(json.dumps({"figures": report_lab.DATA, "seconds": 1.0}))
+    write_lines(recipe.folder / "metrics.jsonl", lines)
+    evidence = collect(recipe, recipe.folder / engine.FAILURE)
+    assert judge(evidence).headline[0].code == code
+    Page(page(evidence))
+
+
+def test_damaged_files_cost_their_part_only(tmp_path: Path) -> None:
+    recipe = make_recipe(tmp_path)
+    folder = write_run(recipe)
+    (folder / "evaluate.json").write_text("{")
+    (folder / "samples.jsonl").write_text("no json\n")
+    (folder / "data.json").write_text("[1]")
+    evidence = collect(recipe, folder / engine.FAILURE)
+    assert set(evidence.records) == {"train", "merge", "predict"}
+    assert judge(evidence).headline[0].code == "train_loss_only"
+    Page(page(evidence))
+
+
+# What it holds
+
+
+def test_texts_stay_texts(tmp_path: Path) -> None:
+    found = Page(made(tmp_path))
+    names = {name for name, _ in found.tags}
+    assert not names & {"script", "img", "iframe", "link", "object", "base", "form"}
+    assert not [key for _, attributes in found.tags for key in attributes if key.startswith("on")]
+    assert found.text.count(NASTY) >= 5  # question, answers, a dropped record's reason
+
+
+def test_nothing_is_loaded_from_anywhere(tmp_path: Path) -> None:
+    text = made(tmp_path)
+    found = Page(text)
+    assert not [a for _, a in found.tags if "src" in a or "href" in a]
+    assert "url(" not in text
+    assert "@import" not in text
+    policies = [a["content"] for _, a in found.tags if a.get("http-equiv") == "Content-Security-Policy"]
+    assert policies == ["default-src 'none'; style-src 'unsafe-inline'"]
+
+
+@given(st.text())
+def test_no_text_becomes_markup(text: str) -> None:
+    written = html.tag("p", text, title=text)
+    found = Page(written.replace("\0", ""))
+    assert [name for name, _ in found.tags] == ["p"]
+    assert "<" not in written.removeprefix("<p").removesuffix("</p>")
+    assert '"' not in written.removesuffix("</p>").partition('title="')[2].partition('">')[0]
+
+
+def test_markup_is_not_escaped_twice_and_nothing_is_left_out() -> None:
+    inner = html.tag("b", "a & b")
+    assert html.tag("p", inner, None, ["<", [inner]], 3, class_="x") == (
+        '<p class="x"><b>a &amp; b</b>&lt;<b>a &amp; b</b>3</p>'
+    )
+
+
+def test_both_languages_are_in_it_and_the_readers_comes_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, other in (("zh", "en"), ("en", "zh")):
+        monkeypatch.setenv("TENGTUNE_LANG", name)
+        found = Page(made(tmp_path / name))
+        checked = {a["id"]: "checked" in a for tag, a in found.tags if tag == "input"}
+        assert checked == {f"show-{name}": True, f"show-{other}": False}
+        assert "学到了：留出集 loss 2.354 → 1.263，下降 46%。" in found.text
+        assert "It learned: held-out loss 2.354 → 1.263, down 46%." in found.text
+        html_tag = next(a for tag, a in found.tags if tag == "html")
+        assert html_tag["lang"] == name
+
+
+def test_the_figures_are_the_records(tmp_path: Path) -> None:
+    text = Page(made(tmp_path)).text
+    for figure in (
+        "2.354",
+        "1.263",
+        "10.53",
+        "3.540",
+        "61.2%",
+        "63.1%",
+        "+55.0%",
+        "288.4",
+        "9.91 GB",
+        "1 h 30 min",
+    ):
+        assert figure in text, figure
+    for figure in ("1,843", "1,801", "182 / 611 / 1,240 / 2,931", "398,112", "96.7%", "20,185,088", "0.1%"):
+        assert figure in text, figure
+
+
+def test_reasons_are_told_in_both_languages_without_a_records_values(tmp_path: Path) -> None:
+    text = Page(made(tmp_path)).text
+    assert "第 … 轮的回答是空的" in text
+    assert "the answer in turn … is empty" in text
+    assert "… tokens, cut to 1024" in text
+
+
+def test_samples_off_leaves_no_text_of_the_users(tmp_path: Path) -> None:
+    """Whatever earlier runs left in the folder."""
+    secrets = {
+        "output": {"samples": False, "prompts": ["SECRET prompt"]},
+        "data": {"system": "SECRET system"},
+    }
+    recipe = make_recipe(tmp_path, **secrets)
+    assert not {path.name for path in sources(recipe)} & {
+        "samples.jsonl",
+        "evaluation.jsonl",
+        "dropped.jsonl",
+    }
+    text = made(tmp_path, **secrets)
+    assert "SECRET" not in text
+    for told in (
+        "owned",
+        "tags",
+        "怎么重置密码",
+        "转账限额",
+        "客服助手，请问",
+        "the answer in turn 1",
+        "France",
+    ):
+        assert told not in text, told
+    assert "output.samples: false" in text
+    assert "42" in Page(text).text  # counts stay
+    shown = made(tmp_path / "on", output={"prompts": ["SECRET prompt"]}, data={"system": "SECRET system"})
+    assert shown.count("SECRET") == 2
+
+
+def test_long_lists_and_texts_are_cut_and_it_is_said(tmp_path: Path) -> None:
+    recipe = make_recipe(tmp_path)
+    folder = write_run(recipe)
+    write_lines(
+        folder / "samples.jsonl",
+        [{"prompt": f"question {n}", "before": "x" * 9000, "after": ""} for n in range(500)],
+    )
+    text = page(collect(recipe, folder / engine.FAILURE))
+    assert len(text) < 300_000
+    assert "question 19" in text
+    assert "question 20" not in text
+    assert "480 more are not shown here; all of them: samples.jsonl" in text
+
+
+# Charts
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "expected"),
+    [
+        (0.0, 1.0, [0, 0.25, 0.5, 0.75, 1]),
+        (1.1, 2.4, [1, 1.5, 2, 2.5]),
+        (0.0, 3e-4, [0, 1e-4, 2e-4, 3e-4]),
+        (1, 300, [0, 100, 200, 300]),
+        (5.0, 5.0, [5.0]),
+    ],
+)
+def test_ticks_are_round(low: float, high: float, expected: list[float]) -> None:
+    assert charts.ticks(low, high) == pytest.approx(expected)
+
+
+@given(st.floats(-1e6, 1e6), st.floats(1e-6, 1e6))
+def test_ticks_are_few_and_around_everything(low: float, width: float) -> None:
+    high = low + width
+    found = charts.ticks(low, high)
+    assert 1 <= len(found) <= 8
+    slack = 1e-6 * (found[-1] - found[0]) + 1e-9
+    assert found[0] <= low + slack
+    assert found[-1] >= high - slack
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0, "0"), (300, "300"), (12000, "12,000"), (0.25, "0.25"), (3e-4, "3e-4"), (2.5e-5, "2.5e-5")],
+)
+def test_labels(value: float, text: str) -> None:
+    assert charts.number(value) == text
+
+
+def test_no_spike_is_lost_in_a_long_curve() -> None:
+    points = [(float(x), 100.0 if x == 7777 else -50.0 if x == 123 else 1.0) for x in range(20_000)]
+    thin = charts.thinned(points)
+    assert len(thin) <= charts.MOST_POINTS + 2
+    assert (7777.0, 100.0) in thin
+    assert (123.0, -50.0) in thin
+    assert (thin[0][0], thin[-1][0]) == (0.0, 19_999.0)
+    assert [x for x, _ in thin] == sorted({x for x, _ in thin})
+
+
+def test_smoothing_by_hand() -> None:
+    """60 points: each weight is half of the next one's, so that the second is (1/2 a + b) / (3/2)."""
+    points = [(float(x), float(y)) for x, y in enumerate([4, 1, *[0] * 58])]
+    found = [y for _, y in charts.smoothed(points)]
+    assert found[:3] == pytest.approx([4.0, (0.5 * 4 + 1) / 1.5, (0.25 * 4 + 0.5 * 1) / 1.75])
+    assert charts.smoothed(points[:20]) == points[:20]  # too few to smooth
+
+
+def test_a_chart_places_its_points(tmp_path: Path) -> None:
+    drawn = charts.chart(
+        "t", [charts.Line("l", "main", [(0.0, 0.0), (5.0, 2.0), (10.0, 1.0)])], marks=[2.5, 99]
+    )
+    paths = [a["d"] for tag, a in Page(drawn).tags if tag == "path" and a["class"] == "main"]
+    assert paths == ["M0.0 400.0 L500.0 0.0 L1000.0 200.0"]
+    marks = [a["d"] for tag, a in Page(drawn).tags if tag == "path" and a["class"] == "mark"]
+    assert marks == ["M250.0 400.0 L250.0 0.0"]  # what lies outside is left out
+
+
+# The step
+
+
+def test_the_step_writes_page_and_picture(tmp_path: Path) -> None:
+    recipe = make_recipe(tmp_path)
+    write_run(recipe)
+    result = step.run(recipe, Console("quiet"))
+    assert result.outputs == ["report.html", "loss.png"]
+    assert (recipe.folder / "loss.png").read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
+    assert (recipe.folder / "report.html").read_text("utf-8").startswith("<!doctype html>\n<html")
+
+
+def test_without_matplotlib_there_is_no_picture_and_it_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("tengtune.report.plot.available", lambda: False)
+    recipe = make_recipe(tmp_path)
+    write_run(recipe)
+    assert step.run(recipe, Console()).outputs == ["report.html"]
+    assert "tengtune[plot]" in capsys.readouterr().err
+
+
+def test_an_empty_folder_is_a_problem(tmp_path: Path) -> None:
+    recipe = make_recipe(tmp_path)
+    recipe.folder.mkdir(parents=True)
+    with pytest.raises(Problem, match=r"report\.no_run"):
+        step.run(recipe, Console("quiet"))
+    with pytest.raises(Problem, match=r"report\.no_metrics"):
+        step.export(recipe, tmp_path / "tensorboard")
+
+
+def test_another_language_or_new_results_make_it_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe = make_recipe(tmp_path)
+    folder = write_run(recipe)
+
+    def changed() -> bool:
+        path = folder / "report.html"
+        before = path.stat().st_mtime_ns if path.exists() else 0
+        engine.run_needed("report", recipe, Console("quiet"))
+        return path.stat().st_mtime_ns != before
+
+    assert changed()
+    assert not changed()
+    write_lines(folder / "samples.jsonl", [{"prompt": "new", "before": "a", "after": "b"}])
+    assert changed()
+    assert not changed()
+    monkeypatch.setattr(language, "_chosen", "zh")
+    assert changed()
