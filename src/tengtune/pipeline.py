@@ -40,6 +40,14 @@ STEPS: tuple[Step, ...] = (
     Step("train", "work", ("data",), ("adapter/", "metrics.jsonl"), "微调", "fine-tune", resumes=True),
     Step("merge", "work", ("train",), ("merged/",), "合并成完整模型", "merge into a whole model"),
     Step(
+        "convert",
+        "on request",
+        ("merge",),
+        ("mindspore/",),
+        "转换权重的布局和格式",
+        "convert weights to another layout",
+    ),
+    Step(
         "predict", "work", ("merge",), ("samples.jsonl",), "提问，对比训练前后的回答", "ask, before and after"
     ),
     Step(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from functools import wraps
 from pathlib import Path
 from typing import Any
@@ -10,13 +9,10 @@ from typing import Any
 import click
 
 from tengtune import engine
-from tengtune.cli.options import make_console, step_options
+from tengtune.cli.options import FOLDER, make_console, parse_size, step_options
 from tengtune.recipe import Recipe
 from tengtune.ui.console import Console
 from tengtune.ui.problems import Problem
-
-FOLDER = click.Path(path_type=Path)
-UNITS = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9}
 
 WAYS: list[tuple[set[str], set[str]]] = [
     ({"base", "adapter", "out"}, {"shard_size"}),
@@ -67,7 +63,7 @@ def command(
         return
     if not any(needs <= given <= needs | may for needs, may in WAYS):
         raise Problem("merge.options")
-    console, limit = make_console(options["quiet"], options["as_json"]), _bytes(shard_size or "5GB")
+    console, limit = make_console(options["quiet"], options["as_json"]), parse_size(shard_size or "5GB")
     if out.exists() and not (out.is_dir() and not any(out.iterdir())):
         raise Problem("merge.out_exists", where=out)
     from tengtune.steps import merge
@@ -79,12 +75,3 @@ def command(
     else:
         figures = merge.split_whole(split, strategy, ranks, out, console)
     console.result(str(out), folder=str(out), **figures)
-
-
-def _bytes(text: str) -> int:
-    """ "5GB", "500 MB" or a number of bytes."""
-    match = re.fullmatch(r"(\d{1,15})\s*([KMG]B)?", text.strip(), re.IGNORECASE)
-    count = int(match[1]) * UNITS[(match[2] or "").upper()] if match else 0
-    if not count:
-        raise Problem("merge.bad_size", where=f"--shard-size {text}", text=text)
-    return count

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from functools import wraps
 from pathlib import Path
@@ -10,8 +11,12 @@ from typing import Any
 import click
 
 from tengtune.ui.console import Console
+from tengtune.ui.problems import Problem
 
 Command = Callable[..., None]
+
+FOLDER = click.Path(path_type=Path)
+UNITS = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9}
 
 
 def run_file(function: Command) -> Command:
@@ -73,3 +78,12 @@ def resume_option(function: Command) -> Command:
         function(*arguments, anew=resume == "never", **options)
 
     return wrapper
+
+
+def parse_size(text: str) -> int:
+    """ "5GB", "500 MB" or a number of bytes."""
+    match = re.fullmatch(r"(\d{1,15})\s*([KMG]B)?", text.strip(), re.IGNORECASE)
+    count = int(match[1]) * UNITS[(match[2] or "").upper()] if match else 0
+    if not count:
+        raise Problem("merge.bad_size", where=f"--shard-size {text}", text=text)
+    return count

@@ -230,10 +230,10 @@ def canonical_name(stored: str, family: Family, layout: str) -> str | None:
     return f"model.layers.{number}.{linear}{last}" if linear and number.isdecimal() else None
 
 
-def is_lora(stored: str) -> bool:
-    """Whether a stored name, of any layout, is that of an adapter's tensor."""
+def lora_linear(stored: str) -> str | None:
+    """The linear, as its layout calls it, that a stored tensor of an adapter is for; None for others."""
     part = _PART.fullmatch(stored)
-    return part is not None and part[3] is not None
+    return part[1] if part and part[3] else None
 
 
 def _place(table: Table, name: str) -> tuple[str, Woven | None]:

@@ -44,7 +44,7 @@ _FROM_QWEN1_BLOCK = {name: own for own, name in QWEN1_BLOCK.items()}
 _BLOCK, _BLOCK_QWEN1 = re.compile(r"model\.layers\.(\d+)\.(.+)"), re.compile(r"transformer\.h\.(\d+)\.(.+)")
 _TENSOR = re.compile(r"(.+?)((?:\.lora_[AB])?\.(?:weight|bias))")
 
-_PEFT_PREFIX = "base_model.model."
+PEFT_PREFIX = "base_model.model."
 """PEFT wraps the model twice: PeftModel.base_model is a tuner, whose .model is the Hugging Face model."""
 
 _PEFT_WRAPPERS = (".base_layer.", ".modules_to_save.")
@@ -106,12 +106,12 @@ def parts_in_block(linear: str) -> tuple[str, ...]:
 
 def to_peft(name: str, family: Family) -> str:
     """A canonical name as it stands in adapter_model.safetensors."""
-    return _PEFT_PREFIX + to_stored(name, family)
+    return PEFT_PREFIX + to_stored(name, family)
 
 
 def from_peft(name: str) -> str | None:
     """The canonical name of a tensor of a PEFT adapter; None for a name PEFT does not write."""
-    return from_stored(_unwrapped(name)) if name.startswith(_PEFT_PREFIX) else None
+    return from_stored(_unwrapped(name)) if name.startswith(PEFT_PREFIX) else None
 
 
 def peft_module(name: str) -> str:
@@ -120,7 +120,7 @@ def peft_module(name: str) -> str:
 
 
 def _unwrapped(name: str) -> str:
-    name = name[len(_PEFT_PREFIX) :]
+    name = name[len(PEFT_PREFIX) :]
     for wrapper in _PEFT_WRAPPERS:
         name = name.replace(wrapper, ".")
     return name

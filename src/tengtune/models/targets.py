@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from tengtune.models.names import PARTS, QWEN1_BLOCK
-from tengtune.models.spec import ModelSpec
+from tengtune.models.spec import Family, ModelSpec
 from tengtune.ui.problems import Problem
 
 
@@ -53,8 +53,13 @@ def find_targets(spec: ModelSpec, wanted: Iterable[str], where: object = None) -
 def target_modules(spec: ModelSpec, linears: Iterable[str]) -> list[str]:
     """PEFT's target_modules for linears of `adapted_linears`: the last parts of their names in the model's
     own layout, longer ones where those are not unique (Qwen1 has two c_proj)."""
-    own = list(adapted_linears(spec))
-    names = [QWEN1_BLOCK[linear] if spec.family == "qwen1" else linear for linear in own]
+    return peft_names(spec.family, adapted_linears(spec), linears)
+
+
+def peft_names(family: Family, every: Iterable[str], linears: Iterable[str]) -> list[str]:
+    """The same for linears out of `every` linear of a block that can have an adapter."""
+    own = list(every)
+    names = [QWEN1_BLOCK[linear] if family == "qwen1" else linear for linear in own]
     lasts = [name.rpartition(".")[2] for name in names]
     short = [last if lasts.count(last) == 1 else name for name, last in zip(names, lasts, strict=True)]
     return [short[own.index(linear)] for linear in linears]

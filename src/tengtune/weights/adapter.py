@@ -84,23 +84,24 @@ def write_adapter(
     targets: Sequence[str],
     base: str,
     family: Family = "qwen2",
+    config_as: Mapping[str, Any] | None = None,
 ) -> None:
     """Write an adapter folder for a model of `family`, atomically.
 
     `tensors` by canonical name (models/names.py): adapters, and whole tensors that replace the model's
     (modules_to_save); alpha as in scale = alpha / rank; targets as PEFT is to find them (models/targets.py);
     `base` is the name or the folder of the model. Qwen1 adapters of q, k and v that do not share their A are
-    written as one of c_attn with a rank of its own.
+    written as one of c_attn with a rank of its own. config_as: the adapter_config.json to write instead.
     """
     joined, ranks = join_parts(tensors) if family == "qwen1" else (tensors, {})
-    patterns = {names.to_stored(linear, family).rpartition(".")[2]: own for linear, own in ranks.items()}
+    patterns = _rank_pattern(ranks, joined, family)
     whole = [name.rpartition(".")[0] for name in joined if names.split_lora(name) is None]
     config = {
         "peft_type": "LORA",
         "task_type": "CAUSAL_LM",
         "base_model_name_or_path": base,
         "r": rank,
-        "lora_alpha": _plain(alpha),
+        "lora_alpha": plain(alpha),
         "target_modules": list(targets),
         "lora_dropout": 0.0,
         "bias": "none",
@@ -111,14 +112,26 @@ def write_adapter(
     }
     if patterns:
         config["rank_pattern"] = patterns
-        config["alpha_pattern"] = {name: _plain(alpha * own / rank) for name, own in patterns.items()}
+        config["alpha_pattern"] = {name: plain(alpha * own / rank) for name, own in patterns.items()}
     stored = [stream(names.to_peft(name, family), array) for name, array in sorted(joined.items())]
     with files.atomic_folder(folder) as partial:
         write_file(partial / WEIGHTS, stored)
-        files.write_text(partial / CONFIG, json.dumps(config, ensure_ascii=False, indent=2) + "\n")
+        text = json.dumps(config_as or config, ensure_ascii=False, indent=2)
+        files.write_text(partial / CONFIG, text + "\n")
 
 
-def _plain(number: float) -> float | int:
+def _rank_pattern(ranks: Mapping[str, int], tensors: Mapping[str, Array], family: Family) -> dict[str, int]:
+    """PEFT's rank_pattern for linears of ranks of their own: by the end of their names if that is enough."""
+    modules = {names.to_stored(linear, family): rank for linear, rank in ranks.items()}
+    short = {module.rpartition(".")[2]: rank for module, rank in modules.items()}
+    ends = [
+        names.to_stored(lora[0], family).rpartition(".")[2] for n in tensors if (lora := names.split_lora(n))
+    ]
+    alike = len(set(ranks.values())) == 1 and sum(end in short for end in ends) == 2 * len(ranks)
+    return short if alike else modules
+
+
+def plain(number: float) -> float | int:
     """An integer as one: PEFT's own files have it so."""
     return int(number) if float(number).is_integer() else number
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Collection
 from pathlib import Path
 
+from tengtune.json_file import read_object
 from tengtune.ui.problems import os_errors
 
 COMPANIONS = (
@@ -35,9 +38,26 @@ def companions(base: Path) -> list[Path]:
     return [base / name for name in COMPANIONS if (base / name).is_file()]
 
 
-def copy_companions(base: Path, folder: Path) -> None:
+def copy_companions(base: Path, folder: Path, without: Collection[str] = ()) -> None:
     """Copy contents, never links: a link in the output would break or change with its target."""
     for path in companions(base):
+        if path.name in without:
+            continue
         with os_errors(path):
             content = path.read_bytes()
         (folder / path.name).write_bytes(content)
+
+
+def write_bpe_files(folder: Path) -> list[str]:
+    """Write vocab.json and merges.txt, which mindformers' Qwen2Tokenizer reads, out of a folder's
+    tokenizer.json, where they are not there; the names written."""
+    path, names = folder / "tokenizer.json", ["vocab.json", "merges.txt"]
+    if not path.is_file() or any((folder / name).exists() for name in names):
+        return []
+    model = read_object(path, "tokenizer.broken").get("model")
+    if not isinstance(model, dict) or model.get("type") != "BPE":
+        return []
+    merges = [merge if isinstance(merge, str) else " ".join(merge) for merge in model.get("merges", [])]
+    (folder / names[0]).write_text(json.dumps(model.get("vocab", {}), ensure_ascii=False), encoding="utf-8")
+    (folder / names[1]).write_text("\n".join(["#version: 0.2", *merges, ""]), encoding="utf-8")
+    return names

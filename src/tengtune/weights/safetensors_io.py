@@ -114,6 +114,7 @@ def write_folder(
     tensors: Sequence[TensorStream],
     shard_bytes: int = SHARD_BYTES,
     advance: Advance | None = None,
+    index_name: str = INDEX,
 ) -> list[str]:
     """Write a model's tensors into `folder`: one file, or `model-0000i-of-0000n.safetensors` of at most
     `shard_bytes` (more where a single tensor is larger) and the index, written last. The names written."""
@@ -128,8 +129,8 @@ def write_folder(
         "metadata": {"total_size": sum(t.nbytes for t in tensors)},
         "weight_map": {t.name: name for name, shard in zip(names, shards, strict=True) for t in shard},
     }
-    files.write_text(folder / INDEX, json.dumps(index, ensure_ascii=False, indent=1) + "\n")
-    return [*names, INDEX]
+    files.write_text(folder / index_name, json.dumps(index, ensure_ascii=False, indent=1) + "\n")
+    return [*names, index_name]
 
 
 def _shards(tensors: Sequence[TensorStream], shard_bytes: int) -> Iterator[list[TensorStream]]:

@@ -1,0 +1,92 @@
+"""tengtune convert"""
+
+from __future__ import annotations
+
+from functools import wraps
+from pathlib import Path
+from typing import Any
+
+import click
+
+from tengtune import engine
+from tengtune.cli.options import FOLDER, make_console, parse_size, step_options
+from tengtune.recipe import Recipe
+from tengtune.ui import language
+from tengtune.ui.console import Console
+from tengtune.ui.lists import size
+from tengtune.ui.problems import Problem
+
+TARGETS = ("hf", "mindspore", "mindspore-safetensors")
+DTYPES = {"float32": "float32", "float16": "float16", "bfloat16": "bfloat16"}
+SHORT = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}  # as in convert_weight.py
+LAYOUTS = (
+    "mindformers", "qkv-concat", "mcore", "mcore-contiguous-qkv", "mcore-contiguous-mlp", "mcore-contiguous",
+    "slora",
+)  # fmt: skip
+
+
+@step_options
+@click.argument("dst", required=False, type=FOLDER)
+def in_run(recipe: Recipe, console: Console, force: bool, dst: None) -> None:
+    """转换权重：SRC 目录 → DST 目录 / Convert the weights in SRC into the folder DST.
+
+    RUN 处写 SRC；只写运行文件而不写 DST 时，把该次训练合并后的模型转成 MindSpore .ckpt。
+    SRC stands where RUN stands; with a run file and no DST, the run's merged model becomes a MindSpore .ckpt.
+    """
+    engine.run_needed("convert", recipe, console, force)
+    console.result(str(recipe.folder / "mindspore"), folder=str(recipe.folder / "mindspore"))
+
+
+@click.command("convert")
+@click.option("--to", type=click.Choice(TARGETS), help="目标格式 / what to write")
+@click.option("--dtype", type=click.Choice([*DTYPES, *SHORT]), help="数据类型，默认不变 / default: unchanged")
+@click.option(
+    "--layout", type=click.Choice(LAYOUTS), help="MindSpore 一侧的布局 / the MindSpore side's layout"
+)
+@click.option("--shard-size", metavar="SIZE", help="单个文件上限，默认 5GB / largest file, 5GB by default")
+@click.option("--config", type=FOLDER, help="config.json 与分词器所在目录 / where config and tokenizer are")
+@click.option(
+    "--part", type=click.Choice(["model", "adapter"]), help="两者都有时取哪个 / where both are there"
+)
+@click.option("--lora-alpha", type=click.FloatRange(0, min_open=True), help="mindformers 适配器的 lora_alpha")
+@click.option("--trust", is_flag=True, help="允许读取 pickle 元数据 / read pickled metadata")
+@click.option("--dry-run", is_flag=True, help="只说明将做什么 / only say what would be done")
+@wraps(in_run)
+def command(
+    run: Path,
+    dst: Path | None,
+    to: str | None,
+    dtype: str | None,
+    layout: str | None,
+    shard_size: str | None,
+    config: Path | None,
+    part: str | None,
+    lora_alpha: float | None,
+    trust: bool,
+    dry_run: bool,
+    **options: Any,
+) -> None:
+    given = (to, dtype, layout, shard_size, config, part, lora_alpha, trust, dry_run)
+    if dst is None and not any(given) and not run.is_dir() and run.suffix in (".yaml", ".yml"):
+        in_run(run=run, dst=None, **options)
+        return
+    if dst is None or to is None or options["overrides"] or options["fresh"] or options["force"]:
+        raise Problem("convert.options")
+    console, limit = make_console(options["quiet"], options["as_json"]), parse_size(shard_size or "5GB")
+    if dst.suffix in (".ckpt", ".safetensors", ".bin"):
+        raise Problem("convert.out_is_file", where=dst)
+    if dst.exists() and not (dst.is_dir() and not any(dst.iterdir())):
+        raise Problem("convert.out_exists", where=dst)
+    from tengtune.steps import convert
+
+    kind = SHORT.get(dtype or "", dtype)
+    job = convert.open_job(
+        run, to, layout=layout, dtype=kind, config=config, part=part, alpha=lora_alpha, trust=trust
+    )  # fmt: skip
+    if dry_run:
+        convert.describe(job, console)
+        console.result(
+            language.say("convert.dry_run", size=size(job.nbytes), folder=dst), **convert.figures(job)
+        )
+        return
+    console.result(str(dst), folder=str(dst), **convert.convert(job, dst, console, limit))

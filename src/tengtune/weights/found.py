@@ -1,0 +1,102 @@
+"""Opening weights of any kind that a user may point at: what they are is seen from files and names."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from tengtune.models.layouts import detect, lora_linear
+from tengtune.models.names import PEFT_PREFIX
+from tengtune.models.spec import Family
+from tengtune.ui.lists import first_few
+from tengtune.ui.problems import Problem, os_errors
+from tengtune.weights import ckpt_io, safetensors_io, torch_zip
+from tengtune.weights.adapter import TORCH_WEIGHTS, WEIGHTS
+from tengtune.weights.record import Record, read_record
+from tengtune.weights.shard import is_state
+from tengtune.weights.source import read_folder, weight_files
+from tengtune.weights.stream import Rows
+
+CKPT = "model.ckpt"
+ADAPTER_CKPT = "adapter_model.ckpt"
+
+_ZIP = b"PK\x03\x04"
+
+
+@dataclass(frozen=True)
+class Found:
+    """Weights as they lie in files: tensors by the names found, lazily.
+
+    kind: safetensors, torch, ckpt, torch-distributed, deepspeed. left_out: optimizer states and counters.
+    family, layout: as the names tell (models/layouts.py); None where they are no Qwen's.
+    """
+
+    path: Path
+    kind: str
+    files: tuple[Path, ...]
+    tensors: dict[str, Rows]
+    left_out: tuple[str, ...]
+    family: Family | None
+    layout: str | None
+    record: Record | None
+
+    @property
+    def nbytes(self) -> int:
+        return sum(rows.nbytes for rows in self.tensors.values())
+
+    @property
+    def lora(self) -> dict[str, str]:
+        """An adapter's tensors: name -> the linear it is for, as this layout calls it."""
+        return {name: linear for name in self.tensors if (linear := lora_linear(name))}
+
+    def without_lora(self) -> Found:
+        """The same without an adapter's tensors."""
+        kept = {name: rows for name, rows in self.tensors.items() if name not in self.lora}
+        return replace(self, tensors=kept) if len(kept) < len(self.tensors) else self
+
+    @property
+    def lora_and_model(self) -> bool:
+        """Whether an adapter lies in one file with what it is for, as mindformers saves them."""
+        return any(f"{linear}.weight" in self.tensors for linear in self.lora.values())
+
+
+def open_found(path: Path, trust: bool = False) -> Found:
+    """Open a file or a folder of weights. trust: pickled metadata may be read (torch.distributed.checkpoint,
+    DeepSpeed). Raises Problem: nothing that is known, damaged, ranks to be merged first."""
+    folder = path if path.is_dir() else path.parent
+    kind, files, tensors = _open_folder(path, trust) if path.is_dir() else _open_file(path)
+    left_out = tuple(name for name, rows in tensors.items() if is_state(name, rows))
+    kept = {name: rows for name, rows in tensors.items() if name not in left_out}
+    signs = detect([name.removeprefix(PEFT_PREFIX) for name in kept])
+    family, layout = signs or (None, None)
+    return Found(path, kind, tuple(files), kept, left_out, family, layout, read_record(folder))
+
+
+def _open_file(path: Path) -> tuple[str, list[Path], dict[str, Rows]]:
+    if path.suffix == ".safetensors":
+        return "safetensors", [path], dict(safetensors_io.open_file(path))
+    with os_errors(path), open(path, "rb") as stream:
+        zipped = (
+            stream.read(len(_ZIP)) == _ZIP
+        )  # torch.save under any name: upstream's scripts call it .ckpt, too
+    if path.suffix == ".ckpt" and not zipped:
+        return "ckpt", [path], ckpt_io.open_file(path)
+    return "torch", [path], dict(torch_zip.open_file(path))
+
+
+def _open_folder(folder: Path, trust: bool) -> tuple[str, list[Path], dict[str, Rows]]:
+    for name in (WEIGHTS, TORCH_WEIGHTS, ADAPTER_CKPT):
+        if (folder / name).exists():
+            return _open_file(folder / name)
+    with os_errors(folder):
+        entries = sorted(folder.iterdir())
+    if any(entry.name.startswith("rank_") and entry.is_dir() for entry in entries):
+        raise Problem("convert.rank_folders", where=folder)
+    ckpts = [entry for entry in entries if entry.suffix == ".ckpt"]
+    if len(ckpts) > 1:
+        raise Problem("convert.several", where=folder, found=first_few([c.name for c in ckpts], ", "))
+    if ckpts:
+        return _open_file(ckpts[0])
+    files, _ = weight_files(folder)
+    kind = "safetensors" if files[0].suffix == ".safetensors" else "torch"
+    return kind, files, dict(read_folder(folder))
