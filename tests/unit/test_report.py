@@ -14,8 +14,9 @@ from tests import report_lab
 from tests.report_lab import GENERAL, NASTY, SETS, TRAIN, make_recipe, write_lines, write_run
 
 from tengtune import engine
+from tengtune.recipe import Recipe
 from tengtune.report import charts, html
-from tengtune.report.evidence import collect, sources
+from tengtune.report.evidence import Evidence, collect, sources
 from tengtune.report.page import page
 from tengtune.report.verdict import judge
 from tengtune.steps import report as step
@@ -58,17 +59,21 @@ class Page(HTMLParser):
         return "\n".join(self.texts)
 
 
+def collected(recipe: Recipe) -> Evidence:
+    return collect(recipe, step.NEEDS, recipe.folder / engine.FAILURE)
+
+
 def made(folder: Path, changed: dict[str, Any] | None = None, **groups: dict[str, Any]) -> str:
     recipe = make_recipe(folder, **groups)
     write_run(recipe, **(changed or {}))
-    return page(collect(recipe, recipe.folder / engine.FAILURE))
+    return page(collected(recipe))
 
 
 def codes(folder: Path, changed: dict[str, Any] | None = None) -> list[tuple[str, str]]:
     """Level and code of every finding, the headline's first."""
     recipe = make_recipe(folder)
     write_run(recipe, **(changed or {}))
-    verdict = judge(collect(recipe, recipe.folder / engine.FAILURE))
+    verdict = judge(collected(recipe))
     return [(each.level, each.code) for each in (*verdict.headline, *verdict.findings)]
 
 
@@ -112,7 +117,7 @@ def test_forgetting_by_loss_alone(tmp_path: Path) -> None:
         "general_lost_by_loss",
     )
     recipe = make_recipe(tmp_path)
-    text = Page(page(collect(recipe, recipe.folder / engine.FAILURE))).text
+    text = Page(page(collected(recipe))).text
     assert "does not write answers yet" in text
 
 
@@ -135,8 +140,9 @@ def test_overfitting_is_seen_unless_the_best_weights_were_taken(tmp_path: Path) 
     folder = write_run(recipe)
     for best, taken, seen in ((100, 300, True), (100, 100, False), (300, 300, False)):
         figures = {**TRAIN, "best_heldout_loss": 1.1, "best_step": best, "weights_of_step": taken}
-        (folder / "train.json").write_text(json.dumps({"figures": figures, "seconds": 1.0}))
-        verdict = judge(collect(recipe, folder / engine.FAILURE))
+        record = {"figures": figures, "seconds": 1.0, "started": "2026-11-30T09:00:00+0800"}
+        (folder / "train.json").write_text(json.dumps(record))
+        verdict = judge(collected(recipe))
         assert ("overfitted" in [each.code for each in verdict.findings]) is seen
         assert ("early_stop" in verdict.advice) is seen
 
@@ -144,7 +150,7 @@ def test_overfitting_is_seen_unless_the_best_weights_were_taken(tmp_path: Path) 
 def test_the_most_pressing_advice_comes_first_and_once(tmp_path: Path) -> None:
     recipe = make_recipe(tmp_path)
     write_run(recipe, general={**GENERAL, "verdict": "lost"}, loss_after=2.6)
-    advice = judge(collect(recipe, recipe.folder / engine.FAILURE)).advice
+    advice = judge(collected(recipe)).advice
     assert advice[:4] == ["lower_lr", "look_at_data", "mix_general", "gentler"]
     assert len(advice) == len(set(advice))
 
@@ -158,11 +164,11 @@ def test_a_run_that_failed_says_why(tmp_path: Path) -> None:
     problem = Problem("train.not_finite", where=NASTY, exit_code=4, step=40, count=3)
     failure = {"step": "train", **problem.as_json()}
     (folder / engine.FAILURE).write_text(json.dumps(failure), encoding="utf-8")
-    evidence = collect(recipe, folder / engine.FAILURE)
+    evidence = collected(recipe)
     assert [(each.level, each.code) for each in judge(evidence).headline] == [("bad", "failed")]
     found = Page(page(evidence))
     assert problem.texts()["what"] in found.text
-    assert problem.texts()["fix"] in found.text
+    assert problem.texts()["fix"].replace("`", "") in "".join(found.texts)
     assert NASTY in found.text
     assert "stopped: not finite" in found.text
 
@@ -183,7 +189,7 @@ def test_half_a_run_is_reported_too(tmp_path: Path, lines: list[dict[str, Any]],
     recipe.folder.mkdir(parents=True)
     (recipe.folder / "data.json").write_text(json.dumps({"figures": report_lab.DATA, "seconds": 1.0}))
     write_lines(recipe.folder / "metrics.jsonl", lines)
-    evidence = collect(recipe, recipe.folder / engine.FAILURE)
+    evidence = collected(recipe)
     assert judge(evidence).headline[0].code == code
     Page(page(evidence))
 
@@ -193,11 +199,23 @@ def test_damaged_files_cost_their_part_only(tmp_path: Path) -> None:
     folder = write_run(recipe)
     (folder / "evaluate.json").write_text("{")
     (folder / "samples.jsonl").write_text("no json\n")
-    (folder / "data.json").write_text("[1]")
-    evidence = collect(recipe, folder / engine.FAILURE)
-    assert set(evidence.records) == {"train", "merge", "predict"}
+    evidence = collected(recipe)
+    assert set(evidence.records) == {"data", "train", "merge", "predict"}
     assert judge(evidence).headline[0].code == "train_loss_only"
     Page(page(evidence))
+
+
+def test_what_an_earlier_training_left_is_not_shown(tmp_path: Path) -> None:
+    recipe = make_recipe(tmp_path)
+    folder = write_run(recipe)
+    assert "怎么重置密码" in page(collected(recipe))
+    record = json.loads((folder / "train.json").read_text())
+    (folder / "train.json").write_text(json.dumps({**record, "started": "2026-12-01T09:00:00+0800"}))
+    evidence = collected(recipe)
+    assert set(evidence.records) == {"data", "train"}
+    assert "怎么重置密码" not in page(evidence).partition('id="run"')[0]
+    (folder / "train.json").unlink()
+    assert set(collected(recipe).records) == {"data"}
 
 
 # What it holds
@@ -314,7 +332,7 @@ def test_long_lists_and_texts_are_cut_and_it_is_said(tmp_path: Path) -> None:
         folder / "samples.jsonl",
         [{"prompt": f"question {n}", "before": "x" * 9000, "after": ""} for n in range(500)],
     )
-    text = page(collect(recipe, folder / engine.FAILURE))
+    text = page(collected(recipe))
     assert len(text) < 300_000
     assert "question 19" in text
     assert "question 20" not in text

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import metadata
 from itertools import islice
@@ -17,6 +17,7 @@ from tengtune.ui import language
 
 RECORDS = ("download", "data", "train", "merge", "predict", "evaluate")
 LISTS = {"samples": "samples.jsonl", "questions": "evaluation.jsonl", "dropped": "data/dropped.jsonl"}
+MADE_BY = {"samples": "predict", "questions": "evaluate", "dropped": "data"}
 MOST_LINES = 2000
 """Lines that are read of each list; the page shows fewer."""
 # Keys whose values are the user's own texts; run.yaml in a run folder has a line for each key (engine.py).
@@ -71,24 +72,40 @@ def sources(recipe: Recipe) -> list[Path]:
     return [path for path in (recipe.folder / name for name in names) if path.is_file()]
 
 
-def collect(recipe: Recipe, failure: Path) -> Evidence:
-    """Read the run folder, and what ended a step from the file `failure`.
+def collect(recipe: Recipe, needs: Mapping[str, Sequence[str]], failure: Path) -> Evidence:
+    """Read the run folder, and what ended a step from the file `failure`. needs: step -> steps before it.
 
-    What is missing or broken is left out: a report of half a run is a report.
+    What is missing, broken or left over from an earlier training is left out: a report of half a run is a
+    report.
     """
     folder = recipe.folder
-    records = {name: _object(folder / f"{name}.json") for name in RECORDS}
-    lists = {name: _lines(folder / file) for name, file in LISTS.items() if recipe.output.samples}
+    records = _records(folder, needs)
+    lists = {
+        name: _lines(folder / file)
+        for name, file in LISTS.items()
+        if recipe.output.samples and MADE_BY[name] in records
+    }
     measured = folder / "metrics.jsonl"
     return Evidence(
         recipe,
-        {name: record for name, record in records.items() if record is not None},
+        records,
         list(metrics.read(measured)) if measured.exists() else [],
         **lists,
         failure=_failure(failure, recipe.output.samples),
         versions={name: version for name in _PACKAGES if (version := _version(name))},
         run_file=_run_file(folder / "run.yaml", recipe.output.samples),
     )
+
+
+def _records(folder: Path, needs: Mapping[str, Sequence[str]]) -> dict[str, dict[str, Any]]:
+    """The records that stand on what is there now: none is older than that of a step it needs."""
+    found: dict[str, dict[str, Any]] = {}
+    for name in RECORDS:
+        record = _object(folder / f"{name}.json")
+        before = [found.get(each, {}).get("started") for each in needs[name]]
+        if record and all(each is not None and each <= record.get("started", "") for each in before):
+            found[name] = record
+    return found
 
 
 def _failure(path: Path, texts: bool) -> dict[str, Any] | None:

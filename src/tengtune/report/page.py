@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from importlib import resources
 from typing import Any
 
@@ -111,13 +110,13 @@ def _words(finding: Finding) -> Html:
 
 def _with_code(code: str, values: dict[str, Any]) -> Html:
     """A message in both languages whose `parts` are set as code."""
-
-    def marked(text: str) -> Iterator[object]:
-        for number, part in enumerate(text.format(**values).split("`")):
-            yield tag("code", part) if number % 2 else part
-
     entry = language.area_messages("report")[code]
-    return join(tag("span", list(marked(entry[name])), lang=name) for name in ("zh", "en"))
+    return join(tag("span", _marked(entry[name].format(**values)), lang=name) for name in ("zh", "en"))
+
+
+def _marked(text: str) -> list[object]:
+    """The text with what stands between backquotes as code."""
+    return [tag("code", part) if number % 2 else part for number, part in enumerate(text.split("`"))]
 
 
 def _failure(evidence: Evidence) -> Html | None:
@@ -126,11 +125,11 @@ def _failure(evidence: Evidence) -> Html | None:
     if failure is None:
         return None
     rows = [
-        tag("tr", tag("th", say(f"report.{label}")), tag("td", sections.clipped(failure[key])))
+        [tag("dt", say(f"report.{label}")), tag("dd", _marked(sections.clipped(failure[key])))]
         for key, label in (("where", "at"), ("why", "why"), ("fix", "fix"))
         if failure.get(key)
     ]
-    return tag("section", tag("h2", str(failure.get("what", ""))), tag("table", rows), class_="verdict bad")
+    return tag("section", tag("h2", failure.get("what")), tag("dl", rows), class_="verdict bad")
 
 
 def _tiles(evidence: Evidence) -> Html | None:

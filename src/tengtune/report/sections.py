@@ -16,7 +16,7 @@ from tengtune.ui import language
 SAMPLES, QUESTIONS, RECORDS, EVENTS = 20, 30, 50, 50
 """So many of each are shown."""
 LONGEST_TEXT = 2000
-FEW = 30
+FEW = 60
 """With fewer steps a curve needs no smoothing."""
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from tengtune import files
 from tengtune.engine import FAILURE, Result
+from tengtune.pipeline import STEPS, step
 from tengtune.recipe import Recipe
 from tengtune.report import plot
 from tengtune.report.evidence import collect, sources
@@ -19,6 +20,8 @@ from tengtune.ui.console import Console
 from tengtune.ui.problems import Problem
 
 PAGE, PLOT = "report.html", "loss.png"
+NEEDS = {each.name: [need for need in each.needs if step(need).kind == "work"] for each in STEPS}
+"""Step -> the steps before it that always leave a record."""
 
 
 def inputs(recipe: Recipe) -> list[Path]:
@@ -33,7 +36,7 @@ def settings(recipe: Recipe) -> dict[str, Any]:
 
 def run(recipe: Recipe, console: Console) -> Result:
     """Write the page; Problem when the run folder holds nothing to report on."""
-    evidence = collect(recipe, recipe.folder / FAILURE)
+    evidence = collect(recipe, NEEDS, recipe.folder / FAILURE)
     if not (evidence.records or evidence.metrics or evidence.failure):
         raise Problem("report.no_run", where=recipe.folder, run=recipe.file)
     made = [PAGE]
