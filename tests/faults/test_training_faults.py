@@ -87,38 +87,26 @@ def test_a_signal_saves_and_the_same_command_goes_on(run: Path, undisturbed: Pat
 
 
 def test_a_second_ctrl_c_leaves_at_once(run: Path) -> None:
-    hang = (
-        STEP_CALLS
-        + """
+    hang = STEP_CALLS + """
 import signal, time
 signal.signal(signal.SIGINT, signal.default_int_handler)  # whatever this test was started with
 def before(n):
     if n == 2:
+        print("hanging", file=sys.stderr, flush=True)
         time.sleep(100)
-"""
-    )
-    child = subprocess.Popen(
-        [
-            sys.executable,
-            "-c",
-            DISTURBED.format(disturbance=hang),
-            "train",
-            run,
-        ],
-        stderr=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
-        text=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )
-    assert child.stderr is not None
-    wait_for(child.stderr, "train 1/6")
-    child.send_signal(signal.SIGINT)
-    wait_for(child.stderr, "once more to leave at once")
-    with pytest.raises(subprocess.TimeoutExpired):
-        child.wait(1.5)  # the step under way is not broken off ...
-    child.send_signal(signal.SIGINT)
-    assert child.wait(20) == 130  # ... but on the second demand it is
-    child.stderr.close()
+"""  # fmt: skip
+    command = [sys.executable, "-c", DISTURBED.format(disturbance=hang), "train", run]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    pipe, null = subprocess.PIPE, subprocess.DEVNULL
+    with subprocess.Popen(command, stderr=pipe, stdout=null, text=True, env=environment) as child:
+        assert child.stderr is not None
+        wait_for(child.stderr, "hanging")
+        child.send_signal(signal.SIGINT)
+        wait_for(child.stderr, "once more to leave at once")
+        with pytest.raises(subprocess.TimeoutExpired):
+            child.wait(1.5)  # the step under way is not broken off ...
+        child.send_signal(signal.SIGINT)
+        assert child.wait(60) == 130  # ... but on the second demand it is
 
 
 def wait_for(stream: Iterator[str], text: str) -> None:
