@@ -10,7 +10,7 @@ from tengtune.models.names import PEFT_PREFIX
 from tengtune.models.spec import Family
 from tengtune.ui.lists import first_few
 from tengtune.ui.problems import Problem, os_errors
-from tengtune.weights import ckpt_io, safetensors_io, torch_zip
+from tengtune.weights import ckpt_io, deepspeed, distributed, safetensors_io, torch_zip
 from tengtune.weights.adapter import TORCH_WEIGHTS, WEIGHTS
 from tengtune.weights.record import Record, read_record
 from tengtune.weights.shard import is_state
@@ -88,6 +88,13 @@ def _open_folder(folder: Path, trust: bool) -> tuple[str, list[Path], dict[str, 
     for name in (WEIGHTS, TORCH_WEIGHTS, ADAPTER_CKPT):
         if (folder / name).exists():
             return _open_file(folder / name)
+    zero = deepspeed.find_checkpoint(folder)
+    if zero is not None or (folder / distributed.METADATA).is_file():
+        if not trust:
+            raise Problem("convert.needs_trust", where=folder)
+        if zero is not None:
+            return "deepspeed", *deepspeed.open_checkpoint(zero)
+        return "torch-distributed", *distributed.open_checkpoint(folder)
     with os_errors(folder):
         entries = sorted(folder.iterdir())
     if any(entry.name.startswith("rank_") and entry.is_dir() for entry in entries):

@@ -77,12 +77,24 @@ class _Mark:
 _MARK = _Mark()
 
 
-def read_tensors(raw: bytes) -> dict[str, TensorInfo]:
-    """The tensors by name of a pickled state dict (pickle protocols 2 to 5). Raises Fault."""
+def read_tensor(raw: bytes) -> TensorInfo:
+    """The tensor of a pickle that holds just one. Raises Fault."""
+    result = _run(raw)
+    if not isinstance(result, TensorInfo):
+        raise Fault("form", f"a {_kind(result)}, not a tensor")
+    return result
+
+
+def _run(raw: bytes) -> Any:
     try:
-        result = _Machine().run(raw)
+        return _Machine().run(raw)
     except (ValueError, IndexError) as error:  # a broken instruction; a value that is not there
         raise Fault("form", str(error)[:200]) from error
+
+
+def read_tensors(raw: bytes) -> dict[str, TensorInfo]:
+    """The tensors by name of a pickled state dict (pickle protocols 2 to 5). Raises Fault."""
+    result = _run(raw)
     if not isinstance(result, dict):
         raise Fault("form", f"a {_kind(result)}, not a dict")
     for name, value in result.items():

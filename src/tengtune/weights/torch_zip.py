@@ -11,6 +11,7 @@ import math
 import mmap
 import struct
 import zipfile
+from collections.abc import Iterable
 from pathlib import Path
 from typing import IO, cast
 
@@ -20,7 +21,7 @@ from tengtune.ui import language
 from tengtune.ui.problems import Problem, os_errors
 from tengtune.weights.safetensors_io import LFS, MAX_DIMS, MAX_HEADER, file_size
 from tengtune.weights.stream import Array
-from tengtune.weights.torch_pickle import Fault, Storage, TensorInfo, read_tensors
+from tengtune.weights.torch_pickle import Fault, Storage, TensorInfo, read_tensor, read_tensors
 
 _ZIP, _LEGACY = b"PK\x03\x04", b"\x80"
 _LOCAL_HEADER = 30
@@ -42,7 +43,8 @@ def open_file(path: Path) -> dict[str, Array]:
                 raise Problem(
                     "weights.torch_legacy" if head.startswith(_LEGACY) else "weights.not_torch", where=path
                 )
-            archive = _Archive(path, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ))
+            mapped = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
+    archive = _Archive(path, np.frombuffer(mapped, dtype=np.uint8))
     try:
         tensors = read_tensors(archive.pickle())
     except Fault as fault:
@@ -50,14 +52,56 @@ def open_file(path: Path) -> dict[str, Array]:
     return {name: archive.tensor(name, info) for name, info in tensors.items()}
 
 
+def open_items(path: Path, items: Iterable[tuple[int, int]]) -> dict[int, Array]:
+    """The tensors that lie in a file as archives of their own, one each: (where it begins, its length) ->
+    by where it begins the tensor, as a read-only view. Raises Problem as open_file."""
+    with os_errors(path), open(path, "rb") as stream:
+        data = np.frombuffer(mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ), dtype=np.uint8)
+    tensors = {}
+    for begin, length in items:
+        if not 0 <= begin <= begin + length <= data.size:
+            raise Problem("weights.torch_cut", where=path, there=data.size)
+        archive = _Archive(path, data[begin : begin + length])
+        try:
+            tensors[begin] = archive.tensor(str(begin), read_tensor(archive.pickle()))
+        except Fault as fault:
+            raise _problem(path, fault) from fault
+    return tensors
+
+
+class _Window:
+    """Bytes in memory as a file that a zip can be read from, without a copy of them all."""
+
+    def __init__(self, data: Array) -> None:
+        self._data, self._place = data, 0
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        place = offset + (0, self._place, self._data.size)[whence]
+        if place < 0:
+            raise ValueError("before the beginning")
+        self._place = place
+        return place
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._place
+
+    def read(self, count: int = -1) -> bytes:
+        stop = self._data.size if count < 0 else self._place + count
+        piece: bytes = self._data[self._place : stop].tobytes()
+        self._place += len(piece)
+        return piece
+
+
 class _Archive:
     """The entries of the zip, as slices of the map."""
 
-    def __init__(self, path: Path, mapped: mmap.mmap) -> None:
-        self.path, self.data = path, np.frombuffer(mapped, dtype=np.uint8)
+    def __init__(self, path: Path, data: Array) -> None:
+        self.path, self.data = path, data
         try:
-            # A map has what reading a zip needs (read, seek, tell), and its faults are ValueErrors.
-            with zipfile.ZipFile(cast("IO[bytes]", mapped)) as archive:
+            with zipfile.ZipFile(cast("IO[bytes]", _Window(data))) as archive:
                 self.entries = {info.filename: info for info in archive.infolist()}
         except (zipfile.BadZipFile, ValueError, NotImplementedError, struct.error) as error:
             raise Problem("weights.torch_cut", where=path, there=self.data.size) from error
