@@ -275,6 +275,43 @@ def test_early_stopping_is_said_and_gives_the_best_weights(run: Path) -> None:
     assert min(scores, key=lambda step: scores[step]) == found["best_step"]
 
 
+def test_a_damaged_best_checkpoint_leaves_the_last_weights(run: Path) -> None:
+    spoil = STEP_CALLS + """
+import glob, os
+def before(n):
+    if n == 6: os.truncate(glob.glob("{folder}/checkpoints/step_4/rank*")[0], 9)
+"""  # fmt: skip
+    folder = run.parent / "runs" / "run"
+    screen = sound(train(run, disturbance=spoil.format(folder=folder)))
+    assert "passing over a damaged checkpoint" in screen
+    assert (figures(run)["best_step"], figures(run)["weights_of_step"]) == (4, 6)
+
+
+def test_overfitting_is_said_where_nothing_stops_it(run: Path) -> None:
+    """A score after every step but the last; by the large learning rate not all are better than before."""
+    options = ("-s", "train.early_stop=null", "-s", "train.eval_every=1", "-s", "train.max_steps=9")
+    screen = sound(train(run, *options))
+    scores = {record["step"]: record["heldout_loss"] for record in metrics(run, "heldout_loss")}
+    best = min(scores, key=lambda step: scores[step])
+    assert best < 8
+    assert f"the held-out loss was best at step {best}" in screen
+    assert figures(run)["weights_of_step"] == 9
+    assert (run.parent / f"runs/run/checkpoints/step_{best}").exists()
+
+
+def test_going_on_elsewhere_is_said(run: Path) -> None:
+    sound(train(run, disturbance=DIE_AT.format(step=4, signal="SIGKILL")), -9)
+    elsewhere = STEP_CALLS + """
+real_init = TorchBackend.__init__
+def init(self, *arguments):
+    real_init(self, *arguments)
+    self.device = "npu:0"
+TorchBackend.__init__, before = init, lambda n: None
+"""  # fmt: skip
+    screen = sound(train(run, disturbance=elsewhere))
+    assert "saved with torch cpu float32, training goes on with torch npu:0 float32" in screen
+
+
 def test_no_room_for_checkpoints_is_said_before_training(run: Path) -> None:
     tight = "from tengtune import files; files.free_bytes = lambda path: 20_000"
     screen = sound(train(run, disturbance=tight), 3)

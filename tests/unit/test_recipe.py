@@ -181,3 +181,38 @@ def test_any_yaml_is_a_recipe_or_a_problem(tmp_path_factory: pytest.TempPathFact
     else:
         assert isinstance(value, str)
         assert recipe.model.path == value
+
+
+@pytest.mark.parametrize(
+    ("train", "steps", "expected"),
+    [
+        ("{}", 1000, 50),
+        ("{}", 41, 5),
+        ("{}", 1, 1),
+        ("{method: full}", 100_000, 500),
+        ("{method: full}", 100, 10),
+        ("{save_every: 7}", 100_000, 7),
+    ],
+)
+def test_how_often_a_run_saves(tmp_path: Path, train: str, steps: int, expected: int) -> None:
+    recipe = recipes.load(write(tmp_path, f"{SMALLEST}train: {train}\n"))
+    assert recipe.train.save_interval(steps) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "key"),
+    [
+        ("train: {early_stop: 2}\n", "train.eval_every"),
+        ("train:\n  eval_every: 5\n  early_stop: 2\n", "data.heldout"),
+    ],
+)
+def test_early_stopping_needs_something_to_look_at(tmp_path: Path, text: str, key: str) -> None:
+    data = "data: {files: a.json, heldout: 0}\n"
+    fault = problem(tmp_path, f"model: /m\n{data}{text}")
+    assert (fault.code, fault.values["key"]) == ("recipe.early_stop", key)
+    assert fault.where is not None
+    assert fault.where.endswith(("run.yaml:3", "run.yaml:5"))
+
+
+def test_changeable_keys_exist() -> None:
+    assert set(recipes.CHANGEABLE) <= set(recipes.keys())

@@ -1,7 +1,7 @@
 """metrics.jsonl: one line a logged step and one an event, the truth from which every curve is drawn.
 
 A line with "loss" is an interval of steps up to "step", one with "heldout_loss" an evaluation after it, one
-with "event" something notable: resumed, skipped, spike, rewound, stalled, stopped.
+with "event" something notable: resumed, skipped, spike, rewound, slow, stopped.
 """
 
 from __future__ import annotations
