@@ -37,8 +37,7 @@ def test_every_entry_has_both_languages_alike() -> None:
         assert set(entry) == {"en", "zh"}, code
         en, zh = parts(entry["en"]), parts(entry["zh"])
         assert set(en) == set(zh), code
-        for part in en:
-            assert placeholders(en[part]) == placeholders(zh[part]), (code, part)
+        assert placeholders(" ".join(en.values())) == placeholders(" ".join(zh.values())), code
         if code != "ui.problem_labels":
             assert re.search(r"[\u4e00-\u9fff]", "".join(zh.values())), code
             assert not re.search(r"[\u4e00-\u9fff]", "".join(en.values())), code
