@@ -7,7 +7,7 @@ from importlib import resources
 from typing import Any
 
 from tengtune import __version__
-from tengtune.report import sections
+from tengtune.report import parts, scores, sections
 from tengtune.report.evidence import Evidence
 from tengtune.report.html import Html, join, say, tag
 from tengtune.report.verdict import Finding, Verdict, judge
@@ -40,8 +40,8 @@ def page(evidence: Evidence) -> str:
             _failure(evidence),
             _tiles(evidence),
             sections.curves(evidence),
-            sections.evaluation(evidence),
-            sections.samples(evidence),
+            scores.evaluation(evidence),
+            scores.samples(evidence),
             sections.data(evidence),
             sections.costs(evidence),
             sections.run(evidence),
@@ -62,7 +62,7 @@ def _header(evidence: Evidence) -> Html:
     names = {"zh": "中文", "en": "English"}
     method = "report.method_lora" if recipe.train.method == "lora" else "report.method_full"
     where = " · ".join(str(train[key]) for key in ("backend", "device", "dtype") if key in train)
-    parts = [
+    about = [
         recipe.model_folder.name,
         say(method, rank=recipe.lora.rank),
         where,
@@ -78,7 +78,7 @@ def _header(evidence: Evidence) -> Html:
         ),
         tag("h1", recipe.name),
         tag(
-            "p", [[" · " if i else None, part] for i, part in enumerate(filter(None, parts))], class_="about"
+            "p", [[" · " if i else None, part] for i, part in enumerate(filter(None, about))], class_="about"
         ),
     )
 
@@ -125,7 +125,7 @@ def _failure(evidence: Evidence) -> Html | None:
     if failure is None:
         return None
     rows = [
-        [tag("dt", say(f"report.{label}")), tag("dd", _marked(sections.clipped(failure[key])))]
+        [tag("dt", say(f"report.{label}")), tag("dd", _marked(parts.clipped(failure[key])))]
         for key, label in (("where", "at"), ("why", "why"), ("fix", "fix"))
         if failure.get(key)
     ]
@@ -139,7 +139,7 @@ def _tiles(evidence: Evidence) -> Html | None:
     for name in ("loss", "perplexity"):
         before, after = scores.get(f"{name}_before"), scores.get(f"{name}_after")
         if before is not None and after is not None:
-            tiles.append((f"tile_{name}", sections.figure(before), sections.figure(after)))
+            tiles.append((f"tile_{name}", parts.figure(before), parts.figure(after)))
     general = scores.get("general")
     if general and general["asked"]:
         before, after = (round(share * general["asked"]) for share in general["measures"]["contains"])
@@ -148,7 +148,7 @@ def _tiles(evidence: Evidence) -> Html | None:
         tiles += [
             ("tile_speed", None, f"{train['tokens_per_s']:,.0f}"),
             ("tile_memory", None, f"{train['peak_memory_bytes'] / 1e9:.2f} GB"),
-            ("tile_time", None, sections.duration(evidence.records["train"].get("seconds", 0))),
+            ("tile_time", None, parts.duration(evidence.records["train"].get("seconds", 0))),
         ]
     made = [
         tag(

@@ -2,7 +2,7 @@
 
 Format: TFRecord (length, masked CRC-32C of it, data, masked CRC-32C of the data) around messages of
 tensorflow/core/util/event.proto: wall_time (1, double), step (2), file_version (3), summary (5) of
-value (1) with tag (1) and simple_value (2, float).
+values (1) with tag (1) and simple_value (2, float).
 """
 
 from __future__ import annotations
@@ -37,18 +37,21 @@ def write_events(path: Path, lines: Iterable[Mapping[str, Any]], started: float)
     with files.atomic_file(path) as stream:
         stream.write(record(_event(now, 0, wire.message(3, b"brain.Event:2"))))
         for line in lines:
-            now += line.get("seconds", 0.0) if "event" not in line else 0.0
-            for field, name in SCALARS.items():
-                if "event" not in line and line.get(field) is not None:
-                    stream.write(record(scalar(now, line["step"], name, line[field])))
-                    written += 1
+            if "event" in line:
+                continue
+            now += line.get("seconds", 0.0)
+            found = [
+                _value(name, line[field]) for field, name in SCALARS.items() if line.get(field) is not None
+            ]
+            stream.write(record(_event(now, line["step"], wire.message(5, *found))))
+            written += len(found)
     return written
 
 
-def scalar(wall_time: float, step: int, name: str, value: float) -> bytes:
-    """An event with one scalar."""
+def _value(name: str, value: float) -> bytes:
+    """One scalar of a summary."""
     number = wire.varint(2 << 3 | wire.FIXED32) + struct.pack("<f", value)
-    return _event(wall_time, step, wire.message(5, wire.message(1, wire.message(1, name.encode()), number)))
+    return wire.message(1, wire.message(1, name.encode()), number)
 
 
 def record(data: bytes) -> bytes:

@@ -171,7 +171,7 @@ def _data(evidence: Evidence) -> Iterator[Finding]:
         yield Finding("warn" if many else "note", "dropped", values, ("mend_data",))
     else:
         yield Finding("good", "all_kept", values)
-    cut = data["remarks"].get("cut", 0)
+    cut = sum(data["remarks"].get(code, 0) for code in ("cut", "split_with_loss"))
     if cut:
         longest = data.get("lengths", {}).get("p100")
         values = {"count": cut, "seq_len": evidence.recipe.data.seq_len, "longest": longest}
