@@ -20,9 +20,6 @@ from tengtune.train.batch import Batch
 
 CPU = torch.device("cpu")
 
-# Tiny tensors: a second thread costs more than it gives, and much more on a busy machine.
-torch.set_num_threads(1)
-
 
 def make_recipe(
     method: str = "lora", seed: int = 42, lora: dict[str, Any] | None = None, **train: Any

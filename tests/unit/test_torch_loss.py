@@ -20,11 +20,11 @@ def problem(count: int, spread: float = 1.0) -> tuple[Tensor, Tensor, Tensor]:
     return hidden.requires_grad_(), weight.requires_grad_(), torch.randint(VOCAB, (count,), generator=random)
 
 
-@pytest.fixture(params=[(1 << 27, 1 << 20), (8 * VOCAB * 20, VOCAB * 3), (1, 1)], ids=str)
+@pytest.fixture(params=[(1 << 27, 1 << 20, 1 << 15), (8 * VOCAB * 20, VOCAB * 3, 17), (1, 1, 1)], ids=str)
 def sizes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One chunk; chunks of 20 slots in pieces of 3; the smallest of both."""
-    monkeypatch.setattr(module, "CHUNK_BYTES", request.param[0])
-    monkeypatch.setattr(module, "PIECE", request.param[1])
+    """All at once; chunks of 20 slots in pieces of 3, the head in parts of 17 rows; the smallest."""
+    for name, size in zip(("CHUNK_BYTES", "PIECE", "IDS"), request.param, strict=True):
+        monkeypatch.setattr(module, name, size)
 
 
 @pytest.mark.usefixtures("sizes")

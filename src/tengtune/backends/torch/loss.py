@@ -18,6 +18,9 @@ CHUNK_BYTES = 128 << 20
 PIECE = 1 << 20
 """Logits that a CPU takes through all passes of the softmax together, so that they stay in its cache."""
 
+IDS = 1 << 15
+"""Rows of a trained head whose gradient is made at a time: what is added to it stays small beside it."""
+
 
 def head_loss(hidden: Tensor, weight: Tensor, labels: Tensor, gradient_scale: float) -> Tensor:
     """Sum of cross entropy of the labels [K], as a scalar: hidden [K,H] (after the last norm), weight [V,H].
@@ -46,7 +49,8 @@ class _HeadLoss(Function):
             if hidden_gradient is not None:
                 torch.mm(logits, head, out=hidden_gradient[chunk])
             if weight_gradient is not None:
-                weight_gradient += torch.mm(logits.T, part)
+                for ids in (slice(i, i + IDS) for i in range(0, weight.shape[0], IDS)):
+                    weight_gradient[ids] += torch.mm(logits[:, ids].T, part)
         ctx.gradients = hidden_gradient, weight_gradient
         return losses.sum()
 
