@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from tengtune import engine
+from tengtune.cli.evaluate import show
 from tengtune.cli.options import resume_option, run_options
 from tengtune.cli.predict import show_samples
 from tengtune.recipe import Recipe
@@ -20,6 +21,8 @@ def command(recipe: Recipe, console: Console, anew: bool) -> None:
     engine.run_all(recipe, console, anew)
     show_samples(recipe, console)
     score = (engine.read_record(recipe.folder / "evaluate.json") or {}).get("figures", {})
+    if score:
+        show(score, console)
     if score.get("loss_before") is not None:
         console.result(
             language.say(
@@ -27,5 +30,7 @@ def command(recipe: Recipe, console: Console, anew: bool) -> None:
             ),
             **score,
         )
-    merged = recipe.folder / "merged"
-    console.result(language.say("run.done", merged=merged, run=recipe.file), merged=str(merged))
+    made = {"merged": recipe.folder / "merged", "report": recipe.folder / "report.html"}
+    console.result(
+        language.say("run.done", **made, run=recipe.file), **{name: str(path) for name, path in made.items()}
+    )
