@@ -12,6 +12,7 @@ from tests import tiny
 
 from tengtune.text import chatml
 from tengtune.text.conversation import Conversation, Example, Message
+from tengtune.text.template import Template
 from tengtune.text.tokenizer import Tokenizer, open_tokenizer
 
 TYPED = st.sampled_from(["<|im_end|>\n<|im_start|>system\n", "<think>", "<|endoftext|>", "\n\n", " ", "你好"])
@@ -107,19 +108,19 @@ def test_without_an_answer_the_whole_is_the_prompt(tokenizer: Tokenizer) -> None
 
 
 @pytest.mark.parametrize(
-    ("given_system", "policy", "family", "expected"),
+    ("given_system", "policy", "own", "expected"),
     [
-        (None, "assistant", "qwen2", "You are a helpful assistant."),
-        (None, "assistant", "qwen3", ""),
-        (None, "qwen", "qwen3", "You are a helpful assistant."),
-        ("", "assistant", "qwen2", ""),
-        ("Be brief.", "qwen", "qwen3", "Be brief."),
+        (None, "assistant", "The template's.", "The template's."),
+        (None, "assistant", "", ""),
+        (None, "qwen", "", "You are a helpful assistant."),
+        ("", "assistant", "The template's.", ""),
+        ("Be brief.", "qwen", "", "Be brief."),
     ],
 )
 def test_default_system(
-    given_system: str | None, policy: chatml.LabelPolicy, family: chatml.Family, expected: str
+    given_system: str | None, policy: chatml.LabelPolicy, own: str, expected: str
 ) -> None:
-    assert chatml.default_system(given_system, policy, family) == expected
+    assert chatml.default_system(given_system, policy, Template(own)) == expected
 
 
 def test_the_conversations_own_system_turn_wins(tokenizer: Tokenizer) -> None:

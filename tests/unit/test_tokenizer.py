@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import shutil
 import unicodedata
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -17,8 +18,8 @@ from hypothesis import strategies as st
 from tests import tiny
 from tests.fetch import tokenizer_folder
 
-from tengtune.models.spec import from_config
-from tengtune.text.tokenizer import Tokenizer, open_tokenizer
+from tengtune.models.spec import Family, ModelSpec, from_config
+from tengtune.text.tokenizer import Tokenizer, open_tokenizer, text_files
 from tengtune.text.tokenizer_tiktoken import LONGEST_BLANKS, SEPARATOR
 from tengtune.ui.problems import Problem
 
@@ -158,20 +159,99 @@ def test_a_long_run_of_blanks_does_not_bring_the_library_down(opened: dict[str, 
 
 
 def test_fits(opened: dict[str, Tokenizer]) -> None:
+    spec = spec_of("qwen2", tiny.VOCAB)
+    opened["tiny"].fits(spec)
+    with pytest.raises(Problem) as caught:
+        opened["tiny"].fits(replace(spec, vocab=tiny.VOCAB - 1))
+    assert caught.value.code == "tokenizer.too_large"
+    assert "383" in str(caught.value)
+
+
+def spec_of(family: Family, vocab: int = 151936) -> ModelSpec:
     config = {
         "architectures": ["Qwen2ForCausalLM"],
         "hidden_size": 8,
         "num_attention_heads": 2,
         "num_hidden_layers": 1,
         "intermediate_size": 8,
-        "vocab_size": tiny.VOCAB,
+        "vocab_size": vocab,
     }
-    spec = from_config(config)
-    opened["tiny"].fits(spec)
+    return replace(from_config(config), family=family)
+
+
+def test_a_vocabulary_of_another_generation_is_refused(opened: dict[str, Tokenizer], tmp_path: Path) -> None:
+    """Id 151646 is `<|extra_0|>` in Qwen1 and `<|object_ref_start|>` from Qwen2 on."""
+    opened["qwen1"].fits(spec_of("qwen1"))
+    opened["qwen3"].fits(spec_of("qwen2"))
+    opened["qwen3"].fits(spec_of("qwen3"))
+    wrong: list[tuple[str, Family]] = [("qwen1", "qwen2"), ("qwen1", "qwen3"), ("qwen3", "qwen1")]
+    for name, family in wrong:
+        with pytest.raises(Problem) as caught:
+            opened[name].fits(spec_of(family))
+        assert (caught.value.code, caught.value.exit_code) == ("tokenizer.other_generation", 2)
+    # A vocabulary that is no Qwen's contradicts nothing.
+    for family in get_args(Family):
+        opened["tiny"].fits(spec_of(family))
+
+
+def test_vocab_and_merges_are_the_same_tokenizer(opened: dict[str, Tokenizer], tmp_path: Path) -> None:
+    folder = tokenizer_folder("qwen3_parts")  # its merges.txt has CRLF line ends
+    assert b"\r\n" in (folder / "merges.txt").read_bytes()
+    parts, whole = open_tokenizer(folder), opened["qwen3"]
+    assert parts.control == whole.control
+    assert parts.vocab_size == whole.vocab_size
+    texts = ["e\u0301 你好 1234  x\r\n\r\n don't <think> \U0001f44d\U0001f3fd", "<|im_end|></tool_call>"]
+    for text in texts:
+        assert parts.encode(text) == whole.encode(text)
+        assert parts.encode_control(text) == whole.encode_control(text)
+        assert parts.decode(parts.encode(text)) == whole.decode(whole.encode(text))
+    assert {file.name for file in text_files(folder)} == {"vocab.json", "merges.txt", "tokenizer_config.json"}
+
+
+def write_parts(folder: Path, merges: bytes | None = b"", config: str = "{}") -> Path:
+    """A folder with a vocabulary of 258 tokens and no control tokens."""
+    characters = ["a", "b", *(chr(0x100 + i) for i in range(256))]
+    (folder / "vocab.json").write_text(json.dumps({text: i for i, text in enumerate(characters)}), "utf-8")
+    (folder / "tokenizer_config.json").write_text(config, "utf-8")
+    if merges is not None:
+        (folder / "merges.txt").write_bytes(merges)
+    return folder
+
+
+def test_where_the_control_tokens_of_vocab_and_merges_come_from(tmp_path: Path) -> None:
+    for name in ("vocab.json", "merges.txt"):
+        shutil.copy(tokenizer_folder("qwen3_parts") / name, tmp_path)
+    own = open_tokenizer(tmp_path)  # Qwen's 151,643 tokens and no word of others
+    assert own.control == {"<|endoftext|>": 151643, "<|im_start|>": 151644, "<|im_end|>": 151645}
+    added = {"<|im_start|>": 258, "<|im_end|>": 259, "<tool_call>": 260}
+    (write_parts(tmp_path) / "added_tokens.json").write_text(json.dumps(added))
+    tokenizer = open_tokenizer(tmp_path)
+    assert tokenizer.control == added
+    assert tokenizer.encode_control("<tool_call>") == [260]
+    (tmp_path / "added_tokens.json").write_text(json.dumps({**added, "<think>": 261}))
+    assert open_tokenizer(tmp_path).fingerprint != tokenizer.fingerprint
+
+
+@pytest.mark.parametrize(
+    ("merges", "config", "code"),
+    [
+        (None, "{}", "tokenizer.no_merges"),
+        (b"\xff\xfe", "{}", "tokenizer.broken"),
+        (b"a b c\n", "{}", "tokenizer.broken"),
+        (b"a zz\n", "{}", "tokenizer.broken"),
+        (b"", '{"added_tokens_decoder": {"x": {"content": "<|im_end|>"}}}', "tokenizer.broken"),
+        (b"", '{"added_tokens_decoder": [1]}', "tokenizer.broken"),
+        (b"", "{}", "tokenizer.no_chatml"),
+        (b"", "{", "tokenizer.broken"),
+    ],
+)
+def test_vocab_and_merges_that_will_not_do(
+    merges: bytes | None, config: str, code: str, tmp_path: Path
+) -> None:
+    write_parts(tmp_path, merges, config)
     with pytest.raises(Problem) as caught:
-        opened["tiny"].fits(replace(spec, vocab=tiny.VOCAB - 1))
-    assert caught.value.code == "tokenizer.too_large"
-    assert "383" in str(caught.value)
+        open_tokenizer(tmp_path)
+    assert (caught.value.code, caught.value.exit_code) == (code, 2)
 
 
 def edited(change: Callable[[dict[str, Any]], None], folder: Path) -> Path:

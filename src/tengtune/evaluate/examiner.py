@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-import numpy as np
-
 from tengtune.backends.base import Backend
 from tengtune.evaluate.likelihood import continuation, loss_sums
 from tengtune.text import chatml
-from tengtune.text.conversation import Conversation, Example, Message
+from tengtune.text.conversation import Example, Message
+from tengtune.text.template import PLAIN, Template
 from tengtune.text.tokenizer import Tokenizer
 from tengtune.ui.problems import Problem
 
@@ -20,7 +19,8 @@ CANNOT_ANSWER = "mindspore.not_there"
 
 @dataclass
 class Examiner:
-    """`system`: system text of questions that bring none, "" for no system turn.
+    """`system`: system text of questions that bring none, "" for no system turn. A model whose template knows
+    reasoning is asked to answer at once.
 
     answers: False once the back end has said that it cannot generate.
     """
@@ -28,12 +28,13 @@ class Examiner:
     backend: Backend
     tokenizer: Tokenizer
     system: str
+    template: Template = PLAIN
     answers: bool = field(default=True, init=False)
 
     def choice_losses(self, messages: Sequence[Message], texts: Iterable[str]) -> list[float] | None:
         """For each text, as the answer to `messages`, the sum of cross entropy over its tokens (without the
         end of turn). None when one does not fit into the model's positions."""
-        prompt = chatml.prompt(messages, self.tokenizer, self.system)
+        prompt = self._prompt(messages)
         examples = [continuation(prompt, self.tokenizer.encode(text)) for text in texts]
         if not all(map(self._fits, examples)):
             return None
@@ -42,18 +43,15 @@ class Examiner:
     def answer_loss(self, messages: Sequence[Message], answer: str) -> tuple[float, int] | None:
         """Sum of cross entropy over `answer` and its end of turn after `messages`, and the number of labels:
         what training would take as the loss. None when it does not fit into the model's positions."""
-        asked = tuple(Message(m.role, m.content, train=False) for m in messages)
-        turns = Conversation((*asked, Message("assistant", answer)))
-        example = chatml.render(turns, self.tokenizer, "assistant", self.system)
-        last = int(np.flatnonzero(example.train)[-1])
-        example = Example(example.ids[: last + 1], example.train[: last + 1])
+        written = [*self.tokenizer.encode(answer), self.tokenizer.im_end]
+        example = continuation(self._prompt(messages), written)
         if not self._fits(example):
             return None
         return loss_sums(self.backend, [example])[0], int(example.train.sum())
 
     def answer(self, messages: Sequence[Message], max_new_tokens: int) -> str | None:
         """The model's own greedy answer; None when there is no room for it or the back end writes none."""
-        prompt = chatml.prompt(messages, self.tokenizer, self.system)
+        prompt = self._prompt(messages)
         room = self.backend.spec.max_positions - len(prompt)
         if not self.answers or room < 1:
             return None
@@ -65,6 +63,9 @@ class Examiner:
             self.answers = False
             return None
         return self.tokenizer.decode(ids).strip()
+
+    def _prompt(self, messages: Sequence[Message]) -> list[int]:
+        return chatml.prompt(messages, self.tokenizer, self.system, self.template, enable_thinking=False)
 
     def _fits(self, example: Example) -> bool:
         return len(example.ids) <= self.backend.spec.max_positions

@@ -27,7 +27,8 @@ from tengtune.models import spec as specs
 from tengtune.recipe import Recipe
 from tengtune.text.chatml import default_system, render_many
 from tengtune.text.conversation import Conversation, Example
-from tengtune.text.tokenizer import Tokenizer, open_tokenizer, tokenizer_file
+from tengtune.text.template import of_folder
+from tengtune.text.tokenizer import Tokenizer, open_tokenizer, text_files
 from tengtune.ui.console import Console
 from tengtune.ui.problems import Problem
 
@@ -47,9 +48,9 @@ Made = TypeVar("Made")
 
 
 def inputs(recipe: Recipe) -> list[Path]:
-    """The data files, the tokenizer, and config.json (family and vocabulary)."""
+    """The data files, tokenizer and chat template, and config.json (family and vocabulary)."""
     folder = recipe.model_folder
-    return [*_named_files(recipe).values(), tokenizer_file(folder), folder / "config.json"]
+    return [*_named_files(recipe).values(), *text_files(folder), folder / "config.json"]
 
 
 def settings(recipe: Recipe) -> dict[str, Any]:
@@ -109,10 +110,14 @@ def _renderer(recipe: Recipe, tokenizer: Tokenizer, console: Console) -> Render:
     tokenizer.fits(spec)
     if data.seq_len > spec.max_positions:
         console.warn("data.beyond_positions", seq_len=data.seq_len, positions=spec.max_positions)
-    system = default_system(data.system, data.policy, spec.family)
+    template = of_folder(recipe.model_folder, spec.family, tokenizer)
+    system = default_system(data.system, data.policy, template)
+    if not template.known:
+        values = {"system": template.system, "tools": template.tools, "thinking": template.thinking}
+        console.warn("tokenizer.template_unknown", **values)
 
     def rendered(conversations: Sequence[Conversation]) -> list[Rendered]:
-        examples = render_many(conversations, tokenizer, data.policy, system)
+        examples = render_many(conversations, tokenizer, data.policy, system, template)
         return [(e.source, len(e.ids), *fit(e, data.seq_len, data.too_long)) for e in examples]
 
     return rendered

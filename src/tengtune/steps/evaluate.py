@@ -23,6 +23,7 @@ from tengtune.evaluate.read import QuestionSet, Settings, read_set, reason
 from tengtune.evaluate.score import Comparison, mark_all
 from tengtune.recipe import Recipe
 from tengtune.text import chatml
+from tengtune.text.template import of_folder
 from tengtune.text.tokenizer import open_tokenizer
 from tengtune.train.fit import heldout_loss
 from tengtune.ui.console import Console
@@ -136,8 +137,10 @@ def _score(
     """One model. It is let go before the next is opened: two would not fit on a card."""
     backend = open_backend(recipe, folder, trainable=False)
     loss, tokens = (None, 0) if store is None else heldout_loss(backend, store, recipe.train.micro_batch)
-    system = chatml.default_system(recipe.data.system, recipe.data.policy, backend.spec.family)
-    examiner = Examiner(backend, open_tokenizer(recipe.model_folder), system)
+    tokenizer = open_tokenizer(recipe.model_folder)
+    template = of_folder(recipe.model_folder, backend.spec.family, tokenizer)
+    system = chatml.default_system(recipe.data.system, recipe.data.policy, template)
+    examiner = Examiner(backend, tokenizer, system, template)
     total = sum(len(each.questions) for each in sets)
     with console.progress(total, f"evaluate {folder.name}") as bar:
         marks = mark_all(examiner, sets, bar.update)

@@ -14,6 +14,7 @@ from tengtune.models import spec as specs
 from tengtune.recipe import Recipe
 from tengtune.text import chatml
 from tengtune.text.conversation import Message
+from tengtune.text.template import of_folder
 from tengtune.text.tokenizer import IM_END, IM_START, Tokenizer, open_tokenizer
 from tengtune.ui.console import Console
 
@@ -74,10 +75,11 @@ def answer(backend: Backend, tokenizer: Tokenizer, prompt: list[int], max_new_to
 
 
 def _prompt(recipe: Recipe, tokenizer: Tokenizer, question: str) -> list[int]:
-    """The question as the model was taught to be asked."""
+    """The question as the model was taught to be asked; one that can think is to answer at once."""
     family = specs.from_folder(recipe.model_folder).family
-    system = chatml.default_system(recipe.data.system, recipe.data.policy, family)
-    return chatml.prompt([Message("user", question)], tokenizer, system)
+    template = of_folder(recipe.model_folder, family, tokenizer)
+    system = chatml.default_system(recipe.data.system, recipe.data.policy, template)
+    return chatml.prompt([Message("user", question)], tokenizer, system, template, enable_thinking=False)
 
 
 def _questions(recipe: Recipe, tokenizer: Tokenizer) -> list[tuple[str, list[int]]]:

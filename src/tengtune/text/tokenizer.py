@@ -20,6 +20,8 @@ from tengtune.models.spec import ModelSpec
 from tengtune.ui.problems import Problem, os_errors
 
 IM_START, IM_END, ENDOFTEXT = "<|im_start|>", "<|im_end|>", "<|endoftext|>"
+_QWEN1_ONLY = frozenset(f"<|extra_{i}|>" for i in range(205))
+_QWEN2_ONLY = frozenset(("<|object_ref_start|>", "<|box_start|>", "<|vision_start|>"))
 
 
 class Tokenizer(ABC):
@@ -85,7 +87,19 @@ class Tokenizer(ABC):
         return DecodeStream(self)
 
     def fits(self, spec: ModelSpec) -> None:
-        """Problem if some id has no row in the model's embedding."""
+        """Problem if some id has no row in the model's embedding, or if this is provably another
+        generation's vocabulary: Qwen1 and Qwen2 number their text alike, but not what comes after
+        `<|im_end|>`. (A vocabulary that is no Qwen's may belong to any family.)"""
+        foreign = _QWEN2_ONLY if spec.family == "qwen1" else _QWEN1_ONLY
+        if foreign <= self.control.keys():
+            token = min(foreign)
+            raise Problem(
+                "tokenizer.other_generation",
+                where=self.file,
+                token=token,
+                id=self.control[token],
+                family=spec.family,
+            )
         if self.vocab_size > spec.vocab:
             raise Problem(
                 "tokenizer.too_large", where=self.file, highest=self.vocab_size - 1, rows=spec.vocab
@@ -120,6 +134,12 @@ def open_tokenizer(folder: Path) -> Tokenizer:
     return _OPENERS[path.name](path, raw)
 
 
+def text_files(folder: Path) -> list[Path]:
+    """All files that decide how a folder's model is written to; Problem when it has no tokenizer."""
+    others = ("merges.txt", "added_tokens.json", "tokenizer_config.json", "chat_template.jinja")
+    return [tokenizer_file(folder), *(folder / name for name in others if (folder / name).is_file())]
+
+
 def tokenizer_file(folder: Path) -> Path:
     """The file `open_tokenizer` reads; Problem when the folder has none."""
     for name in _OPENERS:
@@ -143,6 +163,13 @@ def _open_json(path: Path, raw: bytes) -> Tokenizer:
     return JsonTokenizer(path, raw)
 
 
+def _open_parts(path: Path, raw: bytes) -> Tokenizer:
+    from tengtune.text.tokenizer_json import JsonTokenizer
+    from tengtune.text.tokenizer_parts import whole
+
+    return JsonTokenizer(path, whole(path, raw))
+
+
 def _open_tiktoken(path: Path, raw: bytes) -> Tokenizer:
     from tengtune.text.tokenizer_tiktoken import TiktokenTokenizer
 
@@ -152,4 +179,5 @@ def _open_tiktoken(path: Path, raw: bytes) -> Tokenizer:
 _OPENERS: dict[str, Callable[[Path, bytes], Tokenizer]] = {
     "tokenizer.json": _open_json,
     "qwen.tiktoken": _open_tiktoken,
+    "vocab.json": _open_parts,
 }
