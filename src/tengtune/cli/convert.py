@@ -17,7 +17,7 @@ from tengtune.ui.lists import size
 from tengtune.ui.problems import Problem
 
 TARGETS = ("hf", "mindspore", "mindspore-safetensors")
-DTYPES = {"float32": "float32", "float16": "float16", "bfloat16": "bfloat16"}
+DTYPES = ("float32", "float16", "bfloat16")
 SHORT = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}  # as in convert_weight.py
 LAYOUTS = (
     "mindformers", "qkv-concat", "mcore", "mcore-contiguous-qkv", "mcore-contiguous-mlp", "mcore-contiguous",
@@ -28,10 +28,11 @@ LAYOUTS = (
 @step_options
 @click.argument("dst", required=False, type=FOLDER)
 def in_run(recipe: Recipe, console: Console, force: bool, dst: None) -> None:
-    """转换权重：SRC 目录 → DST 目录 / Convert the weights in SRC into the folder DST.
+    """转换权重的布局、格式、类型：SRC → 目录 DST / Convert weights: SRC -> the folder DST.
 
-    RUN 处写 SRC；只写运行文件而不写 DST 时，把该次训练合并后的模型转成 MindSpore .ckpt。
-    SRC stands where RUN stands; with a run file and no DST, the run's merged model becomes a MindSpore .ckpt.
+    只给运行文件（tengtune convert run.yaml）时，把该次训练合并后的模型转成 MindSpore .ckpt。
+
+    With a run file alone, the run's merged model becomes a MindSpore .ckpt.
     """
     engine.run_needed("convert", recipe, console, force)
     console.result(str(recipe.folder / "mindspore"), folder=str(recipe.folder / "mindspore"))
@@ -90,3 +91,6 @@ def command(
         )
         return
     console.result(str(dst), folder=str(dst), **convert.convert(job, dst, console, limit))
+
+
+next(parameter for parameter in command.params if parameter.name == "run").metavar = "SRC"

@@ -81,8 +81,8 @@ def _guarded(arguments: list[str]) -> int:
     """Run the command; the exit code it ends with."""
     console = Console("json" if "--json" in arguments else "normal")
     try:
-        cli.main(args=arguments, prog_name="tengtune", standalone_mode=False)
-        return 0
+        code = cli.main(args=arguments, prog_name="tengtune", standalone_mode=False)
+        return code if isinstance(code, int) else 0  # a command may end with a code that is no fault
     except Problem as problem:
         console.problem(problem)
         return problem.exit_code

@@ -1,4 +1,4 @@
-"""`tengtune weights verify`"""
+"""`tengtune weights show`, `diff` and `verify`"""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tengtune.cli.options import make_console
+from tengtune.cli.options import FOLDER, make_console
 from tengtune.ui import language
 from tengtune.ui.console import Console
 from tengtune.ui.lists import first_few, size
@@ -15,6 +15,10 @@ from tengtune.ui.problems import Problem
 
 if TYPE_CHECKING:
     from tengtune.hub.record import Record
+    from tengtune.weights.compare import Difference
+
+LISTED = 30
+"""Rows of a comparison that are shown; --json has all."""
 
 
 @click.group("weights")
@@ -22,8 +26,93 @@ def command() -> None:
     """查看和核对权重 / Look at weights and check them."""
 
 
+@command.command("show")
+@click.argument("path", type=FOLDER)
+@click.option("--tensors", is_flag=True, help="列出每个张量 / list every tensor")
+@click.option("--trust", is_flag=True, help="允许读取 pickle 元数据 / read pickled metadata")
+@click.option("-q", "--quiet", is_flag=True, help="只输出结果 / results only")
+@click.option("--json", "as_json", is_flag=True, help="JSON 行 / JSON lines")
+def show(path: Path, tensors: bool, trust: bool, quiet: bool, as_json: bool) -> None:
+    """查看目录或文件里是什么权重 / What weights a folder or file holds."""
+    from tengtune.weights.found import open_found
+    from tengtune.weights.look import describe
+
+    console, found = make_console(quiet, as_json), open_found(path, trust)
+    told = describe(found)
+    rows = [[language.say(f"look.{key}"), value] for key, value in told.rows]
+    console.table(language.say("look.columns").split("|"), rows)
+    entries = (
+        {name: [str(list(r.shape)), r.dtype.name] for name, r in found.tensors.items()} if tensors else {}
+    )
+    if entries:
+        console.table(language.say("look.tensor_columns").split("|"), [[n, *e] for n, e in entries.items()])
+    console.event("result", **told.data, **({"tensors_found": entries} if entries else {}))
+
+
+@command.command("diff")
+@click.argument("one", type=FOLDER)
+@click.argument("other", type=FOLDER)
+@click.option("--config", type=FOLDER, help="config.json 所在目录 / where config.json is")
+@click.option("--trust", is_flag=True, help="允许读取 pickle 元数据 / read pickled metadata")
+@click.option("-q", "--quiet", is_flag=True, help="只输出结果 / results only")
+@click.option("--json", "as_json", is_flag=True, help="JSON 行 / JSON lines")
+@click.pass_context
+def diff(
+    ctx: click.Context, one: Path, other: Path, config: Path | None, trust: bool, quiet: bool, as_json: bool
+) -> None:
+    """逐张量比较两份权重，布局可以不同 / Compare two sets of weights tensor by tensor, across layouts.
+
+    数值全部相同时退出码为 0，否则为 1。/ The exit code is 0 where all values are the same, otherwise 1.
+    """
+    from tengtune.hub.meter import meter
+    from tengtune.weights.compare import compare
+    from tengtune.weights.found import open_found
+    from tengtune.weights.look import comparable, spec_for
+
+    console, sides = make_console(quiet, as_json), [open_found(path, trust) for path in (one, other)]
+    spec = spec_for(sides, config)
+    first, second = (comparable(side, spec) for side in sides)
+    with meter(
+        console, sum(r.nbytes for n, r in first.items() if n in second), "compare.progress"
+    ) as advance:
+        found = compare(first, second, advance)
+    _report(console, first.keys() - second.keys(), second.keys() - first.keys(), found, len(first))
+    if first.keys() != second.keys() or not all(difference.same_values for difference in found):
+        ctx.exit(1)
+
+
+def _report(
+    console: Console, only_one: set[str], only_other: set[str], found: list[Difference], total: int
+) -> None:
+    """What differs, in a table, and a line that sums it up."""
+    rows = [[n, language.say("compare.only_first"), "", ""] for n in sorted(only_one)]
+    rows += [[n, language.say("compare.only_second"), "", ""] for n in sorted(only_other)]
+    for each in found:
+        kinds = each.dtypes[0] if each.dtypes[0] == each.dtypes[1] else " / ".join(each.dtypes)
+        shapes = " / ".join(str(list(s)) for s in dict.fromkeys(each.shapes))
+        gap = language.say("compare.other_shape") if each.gap is None else f"{each.gap:.3g} ({each.count:,})"
+        rows.append(
+            [each.name, language.say("compare.same_values") if each.same_values else gap, kinds, shapes]
+        )
+    if rows:
+        console.table(language.say("compare.columns").split("|"), rows[:LISTED])
+    if len(rows) > LISTED:
+        console.say("ui.and_more", count=len(rows) - LISTED)
+    values = [each for each in found if not each.same_values]
+    same = total - len(only_one) - len(values)
+    told = language.say("compare.sum", same=same, differ=len(values), missing=len(only_one) + len(only_other))
+    console.result(
+        told,
+        same=same,
+        differ=[{"name": e.name, "gap": e.gap, "count": e.count, "dtypes": e.dtypes} for e in values],
+        other_dtype=[each.name for each in found if each.same_values],
+        only_first=sorted(only_one),
+        only_second=sorted(only_other),
+    )
+
+
 @command.command("verify")
-@click.argument("folder", type=click.Path(path_type=Path))
+@click.argument("folder", type=FOLDER)
 @click.option("-q", "--quiet", is_flag=True, help="只输出结果 / results only")
 @click.option("--json", "as_json", is_flag=True, help="JSON 行 / JSON lines")
 def verify(folder: Path, quiet: bool, as_json: bool) -> None:

@@ -95,7 +95,7 @@ def describe(job: Job, console: Console) -> None:
         "convert.model",
         family=found.family,
         layout=job.source,
-        kind=found.kind,
+        format=found.kind,
         target=job.target,
         files="ckpt" if job.to == CKPT_FILE else "safetensors",
         tensors=len(job.tensors),
@@ -106,7 +106,7 @@ def describe(job: Job, console: Console) -> None:
 
 def figures(job: Job) -> dict[str, Any]:
     """What a conversion is, for records and --json."""
-    common = {"to": job.to, "kind": job.found.kind, "family": job.found.family, "bytes": job.nbytes}
+    common = {"to": job.to, "format": job.found.kind, "family": job.found.family, "bytes": job.nbytes}
     common |= {"from_layout": job.found.layout, "left_out": len(job.found.left_out)}
     if isinstance(job, AdapterConversion):
         return {

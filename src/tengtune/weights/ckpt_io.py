@@ -10,11 +10,9 @@ the CRC-32 of all before. A text has type "str", dims [0] and UTF-32 content.
 from __future__ import annotations
 
 import mmap
-import stat
 import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from functools import cached_property
 from itertools import groupby, islice
 from pathlib import Path
 from typing import IO, Any
@@ -26,8 +24,8 @@ from tengtune import files
 from tengtune.ui import language
 from tengtune.ui.problems import Problem, os_errors
 from tengtune.weights import wire
-from tengtune.weights.safetensors_io import LFS, Advance
-from tengtune.weights.stream import PIECE_BYTES, Array, Rows, TensorStream, bytes_of
+from tengtune.weights.safetensors_io import LFS, MAX_DIMS, Advance, file_size
+from tengtune.weights.stream import PIECE_BYTES, Array, Counted, Rows, TensorStream, bytes_of
 
 SLICE_BYTES = 512 * 2**20
 """MindSpore's own limit of one Value's content."""
@@ -52,7 +50,7 @@ _TEXT = "str"
 
 _MAGIC = b"crc_num"
 _TRAILER = len(_MAGIC) + 10
-_MAX_DIMS, _MAX_NAME, _MAX_TEXT = 8, 1000, 2**20
+_MAX_NAME, _MAX_TEXT = 1000, 2**20
 _MAX_VALUES = 100_000
 """Far above any model; a file of empty Values must not fill the memory."""
 
@@ -73,29 +71,16 @@ class _Value:
     end: int = 0
 
 
-class Joined:
+class Joined(Counted):
     """A tensor that lies in the file as several runs of bytes: only the rows asked for are copied."""
 
     def __init__(self, runs: list[Array], dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:
         self._runs, self.dtype, self.shape = runs, dtype, shape
 
-    @cached_property
-    def nbytes(self) -> int:
-        return sum(run.size for run in self._runs)
-
-    @property
-    def size(self) -> int:
-        return self.nbytes // self.dtype.itemsize
-
-    def __len__(self) -> int:
-        return self.shape[0]
-
     def __getitem__(self, rows: slice) -> Array:
-        start, stop, step = rows.indices(len(self))
-        if step != 1:
-            raise ValueError("rows come one after the other")
+        start, stop = self.bounds(rows)
         row = self.nbytes // len(self)
-        begin, end = start * row, max(start, stop) * row
+        begin, end = start * row, stop * row
         parts, offset = [], 0
         for run in self._runs:
             if offset < end and begin < offset + run.size:
@@ -114,8 +99,7 @@ def open_file(path: Path) -> dict[str, Rows]:
     not keep to the format.
     """
     with os_errors(path):
-        info = path.stat()
-        if not info.st_size or not (stat.S_ISREG(info.st_mode) or stat.S_ISDIR(info.st_mode)):
+        if not file_size(path, "ckpt.not_ckpt"):
             raise Problem("ckpt.not_ckpt", where=path)
         with open(path, "rb") as stream:
             mapped = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
@@ -132,6 +116,13 @@ def open_file(path: Path) -> dict[str, Rows]:
             raise _fault(path, tag, pieces[0].offset, "twice")
         tensors[tag] = _tensor(path, data, pieces)
     return tensors
+
+
+def has_crc(path: Path) -> bool:
+    """Whether a file that was opened without a Problem ends with a CRC, which is then right."""
+    with os_errors(path), open(path, "rb") as stream:
+        stream.seek(-min(_TRAILER, path.stat().st_size), 2)
+        return stream.read(len(_MAGIC)) == _MAGIC
 
 
 def _scan(path: Path, mapped: mmap.mmap) -> Iterator[_Value]:
@@ -180,8 +171,8 @@ def _read_tensor(path: Path, mapped: mmap.mmap, value: _Value, begin: int, end: 
     for place, key, start, stop in wire.fields(mapped, begin, end):
         if key in (_DIM, _PACKED_DIMS) and seen in (0, key):
             found = iter([start]) if key == _DIM else wire.packed(mapped, start, stop)
-            value.dims += islice(found, _MAX_DIMS + 1)
-            if len(value.dims) > _MAX_DIMS or max(value.dims, default=0) >= 2**62:
+            value.dims += islice(found, MAX_DIMS + 1)
+            if len(value.dims) > MAX_DIMS or max(value.dims, default=0) >= 2**62:
                 raise _fault(path, value.tag, place, "dims")
         elif key == _TYPE and seen in (0, _DIM, _PACKED_DIMS):
             value.kind = _text(path, mapped, start, stop)

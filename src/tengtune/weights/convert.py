@@ -79,7 +79,7 @@ def open_conversion(
         raise Problem("convert.unknown_names", where=found.path, found=first_few(list(found.tensors), ", "))
     if found.family != spec.family:
         raise Problem("convert.other_family", where=base, weights=found.family, config=spec.family)
-    source, guessed = _source_layout(found, layout if to == HUGGING_FACE else None)
+    source, guessed = source_layout(found, layout if to == HUGGING_FACE else None)
     target = (
         HF
         if to == HUGGING_FACE
@@ -113,7 +113,7 @@ def config_folder(found: Found, given: Path | None) -> Path:
     raise Problem("convert.no_config", where=found.path)
 
 
-def _source_layout(found: Found, asked: str | None) -> tuple[str, bool]:
+def source_layout(found: Found, asked: str | None = None) -> tuple[str, bool]:
     """The layout of the input, and whether it had to be guessed: mcore's variants have the same names."""
     assert found.layout is not None
     if found.layout != MCORE:

@@ -27,22 +27,25 @@ def stored_shapes(spec: ModelSpec, layout: str = HF) -> dict[str, tuple[int, ...
 
 def take_apart(spec: ModelSpec, found: Mapping[str, Rows], layout: str = HF) -> dict[str, Rows]:
     """Stored tensors of the shapes of `stored_shapes` -> canonical ones, in canonical order, as views; an
-    array where the stored one is an array whose parts lie one below the other."""
+    array where the stored one is an array whose parts lie one below the other. What is not stored is left
+    out."""
     shapes, parts = dict(spec.tensors()), dict[str, Rows]()
     for name, stored in stored_tensors(spec, layout).items():
+        whole = found.get(name)
+        if whole is None:
+            continue
         if len(stored.parts) == 1:
-            parts[stored.parts[0]] = found[name]
+            parts[stored.parts[0]] = whole
             continue
         first = 0
         for part in stored.parts:
             share = shapes[part][0] // stored.groups
-            whole = found[name]
             if stored.groups == 1 and isinstance(whole, np.ndarray):
                 parts[part] = whole[first : first + share]
             else:
                 parts[part] = Picked(whole, stored.groups, first, share)
             first += share
-    return {name: parts[name] for name in shapes}
+    return {name: parts[name] for name in shapes if name in parts}
 
 
 def put_together(spec: ModelSpec, tensors: Iterable[TensorStream], layout: str = HF) -> list[TensorStream]:
