@@ -148,6 +148,14 @@ def test_a_text_is_chosen_by_its_loss_per_byte(tokenizer: Tokenizer) -> None:
     assert "one" not in tokenizer.decode(backend.batches[0].ids[0].tolist())
 
 
+def test_a_model_of_nans_chooses_nothing(tokenizer: Tokenizer) -> None:
+    backend = Known(tokenizer, {token(tokenizer, "B"): math.nan})
+    mark = Choice("f:0", "Which?", ("one", "two"), 0).mark(Examiner(backend, tokenizer, ""), [])
+    assert (mark.hits, mark.answer) == ({"accuracy": False}, None)
+    free = Free("f:0", (Message("user", "q"),), "B", 5).mark(Examiner(backend, tokenizer, ""), [])
+    assert free.as_json(texts=False)["loss"] is None
+
+
 def test_options_inside_the_question_are_asked_as_they_stand(tokenizer: Tokenizer) -> None:
     whole = "题目\nA．甲 B．乙"
     question = Choice("f:0", "题目", ("甲", "乙"), 0, whole=whole)
@@ -269,7 +277,8 @@ def test_the_verdict_on_forgetting(
 
 
 @pytest.mark.parametrize(
-    ("rise", "verdict"), [(0.9, "kept"), (1.0, "weakened"), (2.0, "lost"), (-1.0, "kept")]
+    ("rise", "verdict"),
+    [(0.9, "kept"), (1.0, "weakened"), (2.0, "lost"), (-1.0, "kept"), (math.nan, "lost")],
 )
 def test_without_answers_the_loss_decides(rise: float, verdict: str) -> None:
     before, after = ([Mark({}, None, 2 * loss, 2)] * 4 for loss in (2.0, 2.0 + rise))

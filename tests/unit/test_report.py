@@ -199,6 +199,7 @@ def test_damaged_files_cost_their_part_only(tmp_path: Path) -> None:
     folder = write_run(recipe)
     (folder / "evaluate.json").write_text("{")
     (folder / "samples.jsonl").write_text("no json\n")
+    (folder / "metrics.jsonl").write_text('{"step": 1}\n{"step"\n{"step": 3}\n')
     evidence = collected(recipe)
     assert set(evidence.records) == {"data", "train", "merge", "predict"}
     assert judge(evidence).headline[0].code == "train_loss_only"

@@ -72,7 +72,8 @@ def judge(before: Sequence[Mark], after: Sequence[Mark]) -> Judgement:
     pairs = list(zip(before, after, strict=True))
     rise = _mean_loss(after) - _mean_loss(before)
     if not any(mark.hits for mark in (*before, *after)):
-        by_loss: Verdict = "lost" if rise >= MUCH_WEAKER else "weakened" if rise >= WEAKER else "kept"
+        # In this order a loss that is no number counts as lost.
+        by_loss: Verdict = "kept" if rise < WEAKER else "weakened" if rise < MUCH_WEAKER else "lost"
         return Judgement(by_loss, 0, 0, 0, rise)
     known = [(old, new) for old, new in pairs if old.hits.get("contains")]
     still = [(old, new) for old, new in known if new.hits.get("contains")]

@@ -6,6 +6,7 @@ earlier turns.
 
 from __future__ import annotations
 
+import math
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -47,8 +48,8 @@ class Mark:
 
     @property
     def loss(self) -> float | None:
-        """Mean cross entropy per token of the right answer."""
-        return self.loss_sum / self.labels if self.labels else None
+        """Mean cross entropy per token of the right answer; None where there is none, or no number."""
+        return self.loss_sum / self.labels if self.labels and math.isfinite(self.loss_sum) else None
 
     def as_json(self, texts: bool) -> dict[str, Any]:
         """JSON values; without `texts` nothing the model said."""
@@ -110,6 +111,8 @@ class Choice(Question):
         losses = examiner.choice_losses([*shots, *self.asked()], texts)
         if losses is None:
             return Mark()
+        if not all(map(math.isfinite, losses)):
+            return Mark({"accuracy": False})
         if self.by == "text":
             losses = [loss / len(text.encode()) for loss, text in zip(losses, texts, strict=True)]
         chosen = losses.index(min(losses))

@@ -18,7 +18,7 @@ from tengtune.ui import language
 RECORDS = ("download", "data", "train", "merge", "predict", "evaluate")
 LISTS = {"samples": "samples.jsonl", "questions": "evaluation.jsonl", "dropped": "data/dropped.jsonl"}
 MADE_BY = {"samples": "predict", "questions": "evaluate", "dropped": "data"}
-MOST_LINES = 2000
+MOST_LINES = 20_000
 """Lines that are read of each list; the page shows fewer."""
 # Keys whose values are the user's own texts; run.yaml in a run folder has a line for each key (engine.py).
 _TEXTS = re.compile(r"^(  (?:prompts|system)): (?!null$|\[\]$).*$", re.MULTILINE)
@@ -85,11 +85,10 @@ def collect(recipe: Recipe, needs: Mapping[str, Sequence[str]], failure: Path) -
         for name, file in LISTS.items()
         if recipe.output.samples and MADE_BY[name] in records
     }
-    measured = folder / "metrics.jsonl"
     return Evidence(
         recipe,
         records,
-        list(metrics.read(measured)) if measured.exists() else [],
+        _metrics(folder / "metrics.jsonl"),
         **lists,
         failure=_failure(failure, recipe.output.samples),
         versions={name: version for name in _PACKAGES if (version := _version(name))},
@@ -133,6 +132,13 @@ def _object(path: Path) -> dict[str, Any] | None:
     except (OSError, ValueError):
         return None
     return value if isinstance(value, dict) else None
+
+
+def _metrics(path: Path) -> list[dict[str, Any]]:
+    try:
+        return list(metrics.read(path))
+    except (OSError, ValueError):
+        return []
 
 
 def _lines(path: Path) -> list[dict[str, Any]]:
