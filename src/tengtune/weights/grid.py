@@ -3,35 +3,16 @@
 from __future__ import annotations
 
 from itertools import product
-from math import prod
 
 import numpy as np
 
 from tengtune.ui.lists import first_few
 from tengtune.ui.problems import Problem
 from tengtune.weights.layout import Layout, Shape
-from tengtune.weights.stream import Array, Rows
+from tengtune.weights.stream import Array, Counted, Rows
 
 
-class _Counted:
-    """Sizes that follow from shape and dtype."""
-
-    shape: Shape
-    dtype: np.dtype[np.generic]
-
-    @property
-    def size(self) -> int:
-        return prod(self.shape)
-
-    @property
-    def nbytes(self) -> int:
-        return self.size * self.dtype.itemsize
-
-    def __len__(self) -> int:
-        return self.shape[0]
-
-
-class Grid(_Counted):
+class Grid(Counted):
     """A whole tensor over the pieces of its ranks; pieces that several ranks hold are compared as they are
     read (Problem: they differ), unless `compare` is False.
 
@@ -66,9 +47,7 @@ class Grid(_Counted):
         return [holders[0][0] for holders in self.places.values()]
 
     def __getitem__(self, rows: slice) -> Array:
-        start, stop, step = rows.indices(len(self))
-        if step != 1:
-            raise ValueError("rows come one after the other")
+        start, stop = self.bounds(rows)
         parts, length = [], self.local[0]
         for index in range(start // length if length else 0, self.layout.counts[0]):
             first = index * length
@@ -102,7 +81,7 @@ class Grid(_Counted):
         return values
 
 
-class Part(_Counted):
+class Part(Counted):
     """The part of a whole tensor that one rank holds."""
 
     def __init__(self, source: Rows, box: tuple[slice, ...]) -> None:
@@ -110,7 +89,7 @@ class Part(_Counted):
         self.shape, self.dtype = tuple(axis.stop - axis.start for axis in box), source.dtype
 
     def __getitem__(self, rows: slice) -> Array:
-        start, stop, _ = rows.indices(len(self))
+        start, stop = self.bounds(rows)
         first = self.box[0].start
         block: Array = self.source[first + start : first + stop][(slice(None), *self.box[1:])]
         return block

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from math import prod
 from typing import Any, Protocol
 
 import numpy as np
@@ -39,6 +40,31 @@ class Rows(Protocol):
     def __getitem__(self, rows: slice, /) -> Array: ...
 
 
+class Counted:
+    """What of Rows follows from shape and dtype."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+
+    @property
+    def size(self) -> int:
+        return prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        return self.size * self.dtype.itemsize
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def bounds(self, rows: slice) -> tuple[int, int]:
+        """First row and the one after the last, within the tensor; ValueError for a slice with a step."""
+        start, stop, step = rows.indices(len(self))
+        if step != 1:
+            raise ValueError("rows come one after the other")
+        return start, max(start, stop)
+
+
 @dataclass(frozen=True)
 class TensorStream:
     """One tensor to write. `pieces()` gives its values in C order, as arrays of `dtype`."""
@@ -50,10 +76,7 @@ class TensorStream:
 
     @property
     def nbytes(self) -> int:
-        count = 1
-        for length in self.shape:
-            count *= length
-        return count * self.dtype.itemsize
+        return prod(self.shape) * self.dtype.itemsize
 
 
 def stream(name: str, array: Rows, dtype: npt.DTypeLike = None) -> TensorStream:
@@ -70,7 +93,7 @@ def stream(name: str, array: Rows, dtype: npt.DTypeLike = None) -> TensorStream:
 
 
 def bytes_of(tensor: TensorStream) -> Iterator[Array]:
-    """A stream's bytes, as arrays of uint8 that are best written one by one; ValueError where the stream gives
+    """A stream's bytes, as arrays of uint8, best written one by one; ValueError where the stream gives
     another dtype or length than it told."""
     count = 0
     for piece in tensor.pieces():
