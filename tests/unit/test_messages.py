@@ -38,7 +38,7 @@ def test_every_entry_has_both_languages_alike() -> None:
         en, zh = parts(entry["en"]), parts(entry["zh"])
         assert set(en) == set(zh), code
         assert placeholders(" ".join(en.values())) == placeholders(" ".join(zh.values())), code
-        if code != "ui.problem_labels":
+        if en != zh:  # alike: a key of the run file, a unit
             assert re.search(r"[\u4e00-\u9fff]", "".join(zh.values())), code
             assert not re.search(r"[\u4e00-\u9fff]", "".join(en.values())), code
 
