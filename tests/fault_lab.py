@@ -42,14 +42,14 @@ def killed_anywhere(work, out):
 """Put before a script: it defines killed_anywhere(work, out)."""
 
 
-def python(script: str, *arguments: object) -> subprocess.CompletedProcess[str]:
+def python(script: str, *arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:
     """Run a script in a process of its own."""
     return subprocess.run(
         [sys.executable, "-c", script, *map(str, arguments)],
         capture_output=True,
         text=True,
         check=False,
-        env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},
+        env={**os.environ, "OPENBLAS_NUM_THREADS": "1", **environment},
     )
 
 

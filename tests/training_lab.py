@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
+from tests.fault_lab import python
 from tests.tiny import tiny_model, tiny_tokenizer
 
 STEPS = 6
@@ -39,17 +38,6 @@ def project(folder: Path, run: str = RUN) -> Path:
     return folder / "run.yaml"
 
 
-def python(script: str, *arguments: object) -> subprocess.CompletedProcess[str]:
-    """Run a script in a process of its own, on one thread: results are then the same bit for bit."""
-    return subprocess.run(
-        [sys.executable, "-c", script, *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        check=False,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
-    )
-
-
 DISTURBED = """
 import sys
 from tengtune.cli.main import main
@@ -60,7 +48,8 @@ main(sys.argv[1:])
 
 def train(run: Path, *options: str, disturbance: str = "") -> subprocess.CompletedProcess[str]:
     """`tengtune train RUN` in a process of its own, in which `disturbance` is executed first."""
-    return python(DISTURBED.format(disturbance=disturbance), "train", run, *options)
+    # On one thread results are the same bit for bit.
+    return python(DISTURBED.format(disturbance=disturbance), "train", run, *options, OMP_NUM_THREADS="1")
 
 
 def adapter(run: Path, runs: Path | None = None) -> str:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from tests.fault_lab import small_disk as small_disk
 from tests.training_lab import DISTURBED, STEP_CALLS, STEPS, adapter, metrics, project, train
 
 NAN_FROM = """
@@ -322,19 +323,6 @@ def test_no_room_for_checkpoints_is_said_before_training(run: Path) -> None:
 def metrics_of(run: Path) -> list[str]:
     path = run.parent / "runs/run/metrics.jsonl"
     return path.read_text().splitlines() if path.exists() else []
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path | None]:
-    """A disk of 1 MB in memory, where this machine lets us mount one."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(folder)]
-    if os.geteuid() != 0 or subprocess.run(mount, capture_output=True, check=False).returncode != 0:
-        yield None
-        return
-    yield folder
-    subprocess.run(["umount", str(folder)], check=True)
 
 
 def test_a_disk_that_fills_up_and_is_freed(run: Path, undisturbed: Path, small_disk: Path | None) -> None:

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.training_lab import STEPS, project, python
+from tests.fault_lab import python
+from tests.training_lab import STEPS, project
 
 PROBLEMS = {"ENOSPC": "io.no_space", "EROFS": "io.not_permitted"}
 
@@ -130,7 +131,7 @@ else:
 
 def trials(folder: Path, *arguments: object) -> tuple[Any, list[Any]]:
     """The undisturbed training's outcome, and that of each trial."""
-    done = python(HARNESS, project(folder), *arguments)
+    done = python(HARNESS, project(folder), *arguments, OMP_NUM_THREADS="1")
     assert done.returncode == 0, done.stderr
     whole, *rows = [json.loads(line) for line in done.stdout.splitlines()]
     assert whole["steps"] == list(range(1, STEPS + 1))
