@@ -44,6 +44,14 @@ QWEN2_TEMPLATE = (
     "{{'<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n'}}{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
 )
+# Qwen1.5's first one has no full stop, and leaves the last turn open unless an answer is asked for.
+QWEN15_TEMPLATE = (
+    "{% for message in messages %}{% if loop.first and messages[0]['role'] != 'system' %}"
+    "{{ '<|im_start|>system\nYou are a helpful assistant<|im_end|>\n' }}{% endif %}"
+    "{{'<|im_start|>' + message['role'] + '\n' + message['content']}}"
+    "{% if (loop.last and add_generation_prompt) or not loop.last %}{{ '<|im_end|>' + '\n'}}{% endif %}{% endfor %}"
+    "{% if add_generation_prompt and messages[-1]['role'] != 'assistant' %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
 
 
 @pytest.fixture(scope="module")
@@ -142,7 +150,7 @@ def test_rendered_by_transformers(
     assert kind.known
 
     @given(system=st.sampled_from([None, "", "Be brief."]), turns=TURNS, tools=OFFERED, asked=st.booleans())
-    @settings(max_examples=120, deadline=None)
+    @settings(max_examples=80, deadline=None)
     def holds(system: str | None, turns: list[dict[str, Any]], tools: list[Any], asked: bool) -> None:
         begin = [] if system is None else [{"role": "system", "content": system}]
         messages = [*begin, *map(dict, turns)]
@@ -166,6 +174,24 @@ def test_rendered_by_transformers(
         assert ids == library.encode(text, add_special_tokens=False)
 
     holds()
+
+
+def test_qwen15s_first_template(
+    tokenizer: Tokenizer, library: PreTrainedTokenizerFast, tmp_path: Path
+) -> None:
+    kind = template.of_folder(write_template(tmp_path, QWEN15_TEMPLATE), "qwen2", tokenizer)
+    assert kind.known
+    assert kind.system == "You are a helpful assistant"
+    messages = [
+        {"role": role, "content": text} for role, text in (("user", "q"), ("assistant", "a"), ("user", "r"))
+    ]
+    for turns, asked in ((messages, True), (messages[:2], False)):
+        text = library.apply_chat_template(
+            turns, tokenize=False, add_generation_prompt=asked, chat_template=QWEN15_TEMPLATE
+        )
+        case = {"messages": turns, "tools": [], "add_generation_prompt": asked}
+        closed = text if asked else f"{text}<|im_end|>\n"
+        assert tokenizer.decode(ids_of(case, tokenizer, kind, thinking=True)) == closed
 
 
 def trained(ids: list[int], mask: Any, tokenizer: Tokenizer) -> list[str]:

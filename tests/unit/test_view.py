@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 from tests import tiny
+from tests.fetch import tokenizer_folder
 
 from tengtune.text import chatml
 from tengtune.text.conversation import Conversation, Message
+from tengtune.text.template import Template
 from tengtune.text.tokenizer import Tokenizer, open_tokenizer
 from tengtune.text.view import legend, mask_view
 
@@ -46,3 +48,25 @@ def test_text_cannot_act_on_the_terminal(tokenizer: Tokenizer) -> None:
     example = chatml.render(Conversation((Message("assistant", nasty),)), tokenizer, "assistant", system="")
     text = mask_view(example, tokenizer, colour=False)
     assert "[[a\\x1b[2Jb\\x07c\\x9bd\\u202ee\\r\\x00f\tg\nh]]" in text
+
+
+def test_tools_and_reasoning() -> None:
+    """With Qwen3's own vocabulary: control tokens by name, what the assistant writes marked as trained."""
+    qwen3 = open_tokenizer(tokenizer_folder("qwen3"))
+    call = {"name": "f", "arguments": {"x": 1}}
+    talk = Conversation(
+        (
+            Message("user", "q"),
+            Message("assistant", "", tool_calls=(call,), reasoning="r"),
+            Message("tool", "7"),
+            Message("assistant", "a"),
+        )
+    )
+    example = chatml.render(talk, qwen3, "assistant", "", Template("", tools=True, thinking=True))
+    assert mask_view(example, qwen3, colour=False) == (
+        "{im_start}user\nq{im_end}\n"
+        "{im_start}assistant\n{+think}[[\nr\n]]{+/think}[[\n\n]]"
+        '{+tool_call}[[\n{"name": "f", "arguments": {"x": 1}}\n]]{+/tool_call}{+im_end}\n'
+        "{im_start}user\n{tool_response}\n7\n{/tool_response}{im_end}\n"
+        "{im_start}assistant\n{+think}[[\n\n]]{+/think}[[\n\na]]{+im_end}\n"
+    )
