@@ -18,6 +18,19 @@ from tengtune.ui.problems import Problem
 
 Dtype = Literal["auto", "float32", "float16", "bfloat16"]
 LabelPolicy = Literal["assistant", "qwen"]
+TooLong = Literal["cut", "split", "drop"]
+DataFormat = Literal[
+    "auto",
+    "messages",
+    "conversations",
+    "instances",
+    "dolly",
+    "alpaca",
+    "query",
+    "prompt",
+    "question",
+    "text",
+]
 
 CHANGEABLE = (
     "train.micro_batch",
@@ -58,12 +71,14 @@ class Data(Group):
     """What to learn from, and how it becomes rows of tokens."""
 
     files: Annotated[list[str], Field(min_length=1)]
-    format: Literal["auto", "alpaca", "conversations", "messages"] = "auto"
+    format: DataFormat = "auto"
+    map: dict[str, str] = {}  # our names of keys and roles -> the files'
+    weights: dict[str, Annotated[float, Field(gt=0)]] = {}  # file -> how often its records are seen an epoch
     policy: LabelPolicy = "assistant"
     system: str | None = None
     seq_len: Annotated[int, Field(ge=8, le=1_048_576)] = 1024
     pack: bool = True
-    too_long: Literal["cut", "drop"] = "cut"
+    too_long: TooLong = "cut"
     heldout: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.05
 
     @model_validator(mode="before")

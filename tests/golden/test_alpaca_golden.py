@@ -29,7 +29,10 @@ def read(case: dict[str, Any], folder: Path) -> list[Conversation | Fault]:
         path.write_bytes(base64.b64decode(case["input_base64"]))
     else:
         path.write_bytes(case["input"].encode("utf-8"))
-    return list(Reader({"data.json": path}, "alpaca").read())
+    items: list[Conversation | Fault] = []
+    for item in Reader({"data.json": path}, "alpaca").read():
+        items += [item] if isinstance(item, Fault) else [*item.conversations, *item.faults]
+    return items
 
 
 @pytest.mark.parametrize(
@@ -51,6 +54,7 @@ WORKS_HERE = {
     "instruction_empty_with_input": [("user", "y"), ("assistant", "x")],
     "instruction_null_with_input": [("user", "y"), ("assistant", "x")],
     "top_level_object": [("user", "a"), ("assistant", "b")],
+    "top_level_wrapped": [("user", "a"), ("assistant", "b")],
     "utf8_bom": [("user", "a"), ("assistant", "b")],
     "extra_keys_dropped": [
         ("system", "x"),
@@ -76,14 +80,13 @@ DROPPED = {
     "nan_value": "missing",
     "input_number": "not_text",
     "input_list_empty": "not_text",
-    "instruction_missing": "no_format",
+    "instruction_missing": "missing",
     "output_missing": "missing",
     "duplicate_key": "key_twice",
     "record_is_string": "not_object",
     "record_is_null": "not_object",
     "openai_messages_format": "no_format",
     "sharegpt_format": "no_format",
-    "top_level_wrapped": "no_format",
 }
 
 

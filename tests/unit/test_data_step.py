@@ -13,6 +13,7 @@ import pytest
 from tests import tiny
 
 from tengtune import engine, pipeline
+from tengtune.data import render
 from tengtune.data.store import Store, open_store
 from tengtune.recipe import Recipe, load
 from tengtune.steps import data as step
@@ -213,9 +214,9 @@ def test_policy_qwen_trains_the_frames_too(make: Any) -> None:
         ([], "data.no_records", ["0 records"]),
         ("", "data.empty_file", []),
         (
-            [{"question": "q", "answer": "a"}] * 30,
+            [{"ask": "q", "reply": "a"}] * 30,
             "data.nothing_left",
-            ["None of the 30 records", "question (30), answer (30)", "instruction, messages, conversations"],
+            ["None of the 30 records", "ask (30), reply (30)", "messages, conversations", "data.map"],
         ),
         ([{"instruction": "q", "output": ""}] * 2, "data.nothing_left", ["2 x empty_answer", "data.json:1"]),
         ([{"instruction": "w " * 300, "output": "a"}], "data.nothing_left", ["1 x no_room"]),
@@ -287,7 +288,7 @@ def test_a_fault_in_a_thread_leaves_nothing_half_made(make: Any, monkeypatch: py
     def broken(*arguments: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(step, "render_many", broken)
+    monkeypatch.setattr(render, "render_flat", broken)
     with pytest.raises(Problem) as caught:
         run(recipe)
     assert caught.value.code == "io.no_space"

@@ -8,22 +8,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.data_lab import judged
 from tests.examples import EXAMPLES
 
 from tengtune import recipe as recipes
-from tengtune.data.judge import Judge
-from tengtune.data.read import Reader
 from tengtune.evaluate import match
 from tengtune.evaluate.forgetting import general_questions
 from tengtune.evaluate.questions import Free
 from tengtune.evaluate.read import Settings, read_set
-from tengtune.text.conversation import Conversation
 
 DATA = EXAMPLES / "data"
 QA = [DATA / "ascend-qa.en.json", DATA / "ascend-qa.zh.json"]
 TRAINING = [*QA, DATA / "general-mix.en.json"]
 EXAM = DATA / "ascend-exam.en.json"
-CONTROL = ["<|im_start|>", "<|im_end|>", "<|endoftext|>"]
 HAN = re.compile(r"[\u4e00-\u9fff]")
 
 
@@ -38,10 +35,9 @@ def words(text: str) -> set[str]:
 
 @pytest.mark.parametrize("path", TRAINING, ids=lambda p: p.name)
 def test_our_own_reader_has_nothing_to_say_about_it(path: Path) -> None:
-    reader = Reader({path.name: path}, judge=Judge("assistant", CONTROL))
-    items = list(reader.read())
-    assert all(isinstance(item, Conversation) for item in items)
-    assert len(items) == len(load(path))
+    talks, faults, reader = judged({path.name: path})
+    assert faults == []
+    assert len(talks) == len(load(path))
     assert not reader.unused
 
 

@@ -10,9 +10,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tengtune.data import json_stream
+from tengtune.data import window
 from tengtune.data.fault import Fault
-from tengtune.data.json_stream import Record, read_records
+from tengtune.data.json_value import Record, RepeatedKey
+from tengtune.data.records import read_records
+from tengtune.ui import language
 from tengtune.ui.problems import Problem
 
 VALUE = st.recursive(
@@ -29,7 +31,7 @@ SETTINGS = settings(
 @pytest.fixture(params=[3, 64, 1 << 20])
 def small_chunks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Windows so small that every value is cut somewhere."""
-    monkeypatch.setattr(json_stream, "CHUNK", request.param)
+    monkeypatch.setattr(window, "CHUNK", request.param)
 
 
 def values(path: Path) -> list[Any]:
@@ -102,19 +104,19 @@ def test_every_cut_of_an_array_is_told_with_its_record(tmp_path: Path, data: lis
 
 def test_memory_holds_one_window(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The text in memory does not grow with the file."""
-    monkeypatch.setattr(json_stream, "CHUNK", 256)
+    monkeypatch.setattr(window, "CHUNK", 256)
     path = tmp_path / "a.json"
     path.write_text(json.dumps([{"k": "x" * 50}] * 2000), "utf-8")
     longest = 0
-    original = json_stream._Text.fill
+    original = window.Text.fill
 
-    def watched(self: json_stream._Text) -> bool:
+    def watched(self: window.Text) -> bool:
         nonlocal longest
         result = original(self)
         longest = max(longest, len(self.text))
         return result
 
-    monkeypatch.setattr(json_stream._Text, "fill", watched)
+    monkeypatch.setattr(window.Text, "fill", watched)
     assert len(values(path)) == 2000
     assert longest <= 1024
 
@@ -182,7 +184,10 @@ def test_a_file_whose_first_line_is_broken_is_still_read_by_lines(tmp_path: Path
     [
         ('[{"a": "你好，世界"}]'.encode("gbk"), 8, 1, "GBK"),
         ('[{"a": 1},\n{"a": "你好"}]'.encode("gbk"), 18, 2, "GBK"),
-        ("[]".encode("utf-16"), 0, 1, "UTF-16"),
+        ('[{"a": 1}]'.encode("utf-16-le"), 0, 1, "UTF-16LE"),
+        ('[{"a": "你好"}]'.encode("utf-16-be"), 0, 1, "UTF-16BE"),
+        ('[{"a": "這是一個測試，請回答問題"}]'.encode("big5"), 8, 1, "BIG5"),
+        ('[{"a": "caf\xe9 au lait"}]'.encode("cp1252"), 11, 1, "WINDOWS-1252"),
         (b'{"a": "\xe4\xbd"}', 7, 1, None),
         (b'[{"a": "\xe4\xbd', 8, 1, None),
     ],
@@ -224,7 +229,7 @@ def test_remarks_on_the_layout(tmp_path: Path) -> None:
 
 
 def test_numbers_at_the_end_of_a_window_are_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(json_stream, "CHUNK", 1)
+    monkeypatch.setattr(window, "CHUNK", 1)
     path = tmp_path / "a.json"
     path.write_text("[123456, 1.5e10, true, null]", "utf-8")
     assert values(path) == [123456, 1.5e10, True, None]
@@ -247,7 +252,7 @@ def test_a_key_that_stands_twice_is_marked(tmp_path: Path) -> None:
     path = tmp_path / "a.json"
     path.write_text('[{"a": 1, "b": 2, "a": 3}]', "utf-8")
     (value,) = values(path)
-    assert isinstance(value, json_stream.RepeatedKey)
+    assert isinstance(value, RepeatedKey)
     assert value.key == "a"
 
 
@@ -268,7 +273,7 @@ def test_whatever_the_bytes_there_are_records_faults_or_a_problem(
     try:
         items = list(read_records(path, "x"))
     except Problem as found:
-        assert found.code in ("data.bad_json", "data.not_utf8", "data.empty_file")
+        assert found.code in language.area_messages("data")
         assert str(found.where).startswith(str(path))
     else:
         numbers = [item.number if isinstance(item, Record) else item.record for item in items]

@@ -1,4 +1,4 @@
-"""Packing: nothing is lost, rows are full and never overflow; no document is left without a label."""
+"""Packing: nothing is lost, rows are full and never overflow."""
 
 from __future__ import annotations
 
@@ -7,9 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tengtune.data.documents import heldout_split
-from tengtune.data.pack import fit, one_per_row, pack
-from tengtune.text.conversation import Example
+from tengtune.data.pack import one_per_row, pack
 
 LENGTHS = st.integers(1, 64).flatmap(
     lambda size: st.tuples(st.just(size), st.lists(st.integers(1, size), max_size=120))
@@ -83,60 +81,3 @@ def test_one_per_row_keeps_the_order() -> None:
     assert plan.documents.tolist() == [0, 1, 2]
     assert plan.starts.tolist() == [0, 1, 2, 3]
     assert plan.rows == 3
-
-
-def example(mask: str) -> Example:
-    """A document with a token for each character; 1 is a label."""
-    return Example(
-        np.arange(100, 100 + len(mask), dtype=np.int32), np.array([c == "1" for c in mask], np.bool_), "f:0"
-    )
-
-
-@pytest.mark.parametrize(
-    ("mask", "seq_len", "too_long", "kept", "outcome"),
-    [
-        ("0011", 8, "cut", "0011", "whole"),
-        ("00110", 8, "cut", "0011", "whole"),  # the tail teaches nothing
-        ("0011000000", 4, "cut", "0011", "whole"),  # ... so that nothing is lost here
-        ("0011000000", 4, "drop", "0011", "whole"),
-        ("00110011", 6, "cut", "0011", "cut"),
-        ("00110011", 7, "cut", "0011001", "cut"),
-        ("00110011", 7, "drop", None, "too_long"),
-        ("00000011", 6, "cut", None, "no_room"),
-        ("00000011", 7, "cut", "0000001", "cut"),
-        ("0000", 8, "cut", None, "no_label"),
-        ("1000", 8, "cut", None, "no_label"),  # the first token is nobody's label
-        ("1100", 8, "cut", "01", "whole"),
-        ("", 8, "cut", None, "no_label"),
-    ],
-)
-def test_fit(mask: str, seq_len: int, too_long: str, kept: str | None, outcome: str) -> None:
-    given_example = example(mask)
-    result, found = fit(given_example, seq_len, too_long)  # type: ignore[arg-type]
-    assert found == outcome
-    if kept is None:
-        assert result is None
-    else:
-        assert result is not None
-        assert result.train.tolist() == [c == "1" for c in kept]
-        assert result.ids.tolist() == list(range(100, 100 + len(kept)))
-        assert result.source == "f:0"
-    assert given_example.train.tolist() == [c == "1" for c in mask]  # left as it was
-
-
-@pytest.mark.parametrize(
-    ("count", "fraction", "held"),
-    [(1, 0.5, 0), (2, 0.05, 1), (2, 0.9, 1), (10, 0.05, 1), (100, 0.05, 5), (10, 0.0, 0), (3, 0.99, 2)],
-)
-def test_heldout_split(count: int, fraction: float, held: int) -> None:
-    train, heldout = heldout_split(count, fraction, 7)
-    assert len(heldout) == held
-    assert sorted([*train.tolist(), *heldout.tolist()]) == list(range(count))
-    assert train.tolist() == sorted(train.tolist())
-    again = heldout_split(count, fraction, 7)
-    assert heldout.tolist() == again[1].tolist()
-
-
-def test_the_split_follows_the_seed() -> None:
-    splits = {tuple(heldout_split(1000, 0.05, seed)[1].tolist()) for seed in range(5)}
-    assert len(splits) == 5

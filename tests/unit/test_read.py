@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.data_lab import judged
 
 import tengtune
 from tengtune.data.fault import Fault
-from tengtune.data.judge import Judge
 from tengtune.data.read import Reader
 from tengtune.recipe import LabelPolicy
 from tengtune.text.conversation import Conversation
@@ -19,20 +19,13 @@ from tengtune.ui import language
 from tengtune.ui.problems import Problem
 
 MESSY = Path(__file__).resolve().parents[1] / "data" / "messy"
-CONTROL = ("<|im_start|>", "<|im_end|>", "<|endoftext|>", "<think>", "<tool_call>", "<|extra_0|>")
 Turns = list[tuple[str, str]]
 
 
 def read(
     path: Path, format: str = "auto", policy: LabelPolicy = "assistant"
 ) -> tuple[list[Conversation], list[Fault], Reader]:
-    reader = Reader({path.name: path}, format, Judge(policy, CONTROL))
-    items = list(reader.read())
-    return (
-        [item for item in items if isinstance(item, Conversation)],
-        [item for item in items if isinstance(item, Fault)],
-        reader,
-    )
+    return judged({path.name: path}, format, policy)
 
 
 def one(record: Any, folder: Path, format: str = "auto", policy: LabelPolicy = "assistant") -> Turns | str:
@@ -204,13 +197,12 @@ def test_sources_and_lines(tmp_path: Path) -> None:
     good, bad = {"instruction": "q", "output": "a"}, {"instruction": "q"}
     first.write_text(json.dumps([good, bad], indent=1), "utf-8")
     second.write_text(f"{json.dumps(bad)}\n\n{json.dumps(good)}\nbroken\n", "utf-8")
-    reader = Reader({"one": first, "two": second})
-    items = list(reader.read())
-    assert [i.source for i in items if isinstance(i, Conversation)] == ["one:0", "two:1"]
-    places = [(i.file, i.record, i.line, i.code) for i in items if isinstance(i, Fault)]
+    talks, faults, reader = judged({"one": first, "two": second})
+    assert [talk.source for talk in talks] == ["one:0", "two:1"]
+    places = [(i.file, i.record, i.line, i.code) for i in faults]
     assert places == [("one", 1, 6, "missing"), ("two", 0, 1, "missing"), ("two", 2, 4, "bad_line")]
     assert reader.records == 5
-    assert items[1].where == "one:1 (line 6)"  # type: ignore[union-attr]
+    assert faults[0].where == "one:1 (line 6)"
 
 
 MESSY_FATAL = {

@@ -5,11 +5,6 @@ from __future__ import annotations
 import pytest
 from tests.shared import shared_path
 
-from tengtune.data.fault import Fault
-from tengtune.data.judge import Judge
-from tengtune.data.read import Reader
-from tengtune.text.conversation import Conversation
-
 
 @pytest.mark.parametrize(
     ("name", "records", "first"),
@@ -24,10 +19,7 @@ from tengtune.text.conversation import Conversation
     ],
 )
 def test_public_files(name: str, records: int, first: str | None) -> None:
-    reader = Reader({name: shared_path(f"data/instruct/{name}")}, judge=Judge("assistant", ["<|im_end|>"]))
-    items = list(reader.read())
-    assert not [item for item in items if isinstance(item, Fault)]
-    talks = [item for item in items if isinstance(item, Conversation)]
+    talks, faults, reader = judged({name: shared_path(f"data/instruct/{name}")})
     assert len(talks) == reader.records == records
     if first:
         assert " ".join(message.role for message in talks[0].messages) == first

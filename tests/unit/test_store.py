@@ -36,7 +36,9 @@ def examples(documents: list[list[tuple[int, bool]]]) -> list[Example]:
 def write(folder: Path, documents: list[list[tuple[int, bool]]], seed: int = 0, packed: bool = True) -> Store:
     with spool(folder.parent / "spool") as pool:
         for example in examples(documents):
-            pool.add(example)
+            file, _, record = example.source.rpartition(":")
+            numbers = (np.array([n], np.int64) for n in (len(example.ids), int(record), 0))
+            pool.add(file, example.ids, example.train, *numbers)
         collected = pool.documents()
         plan = pack(collected.lengths, SEQ_LEN, seed) if packed else one_per_row(len(collected))
         write_store(folder, collected, plan, ABOUT)

@@ -1,13 +1,91 @@
-"""What kind of file this is: its encoding and how records lie in it, told from its first bytes."""
+"""What kind of file this is, told from its first bytes: packed, its encoding, how records lie in it."""
 
 from __future__ import annotations
 
+import bz2
 import codecs
-from typing import Literal
+import gzip
+import json
+import lzma
+import re
+from collections.abc import Callable
+from typing import IO, Any, Literal
 
 Layout = Literal["array", "lines", "values"]
 
-UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+PACKED: dict[bytes, Callable[[IO[bytes]], Any]] = {
+    b"\x1f\x8b": lambda stream: gzip.GzipFile(fileobj=stream),
+    b"BZh": bz2.BZ2File,
+    b"\xfd7zXZ\x00": lzma.LZMAFile,
+}
+"""First bytes of a compressed file, and what reads it."""
+
+PACKED_SUFFIXES = (".gz", ".bz2", ".xz")
+
+BYTE_ORDER_MARKS = (
+    (codecs.BOM_UTF8, "UTF-8"),
+    (codecs.BOM_UTF32_LE, "UTF-32"),  # before UTF-16, whose mark it begins with
+    (codecs.BOM_UTF32_BE, "UTF-32"),
+    (codecs.BOM_UTF16_LE, "UTF-16"),
+    (codecs.BOM_UTF16_BE, "UTF-16"),
+    (b"\x84\x31\x95\x33", "GB18030"),
+)
+
+PARQUET = b"PAR1"
+
+_FOREIGN: tuple[tuple[bytes, str, str], ...] = (
+    (b"PK\x03\x04", "archive", "zip"),
+    (b"7z\xbc\xaf\x27\x1c", "archive", "7z"),
+    (b"Rar!\x1a\x07", "archive", "rar"),
+    (b"\x28\xb5\x2f\xfd", "archive", "zstd"),
+    (b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", "office", "xls/doc"),
+    (b"version https://git-lfs", "lfs_pointer", "Git LFS"),
+    (b"%PDF-", "binary", "PDF"),
+    (b"ARROW1", "binary", "Arrow"),
+    (b"ORC", "binary", "ORC"),
+    (b"Obj\x01", "binary", "Avro"),
+    (b"\x93NUMPY", "binary", "NumPy"),
+    (b"SQLite format 3\x00", "binary", "SQLite"),
+    (b"\x89PNG", "binary", "PNG"),
+    (b"\xff\xd8\xff", "binary", "JPEG"),
+    (b"\x7fELF", "binary", "ELF"),
+)
+_PAGE = re.compile(rb"(?i)\s*(?:<\?xml[^>]*>\s*)?(?:<!--.*?-->\s*)*<(!doctype\s+html|html|head|body)\b", re.S)
+_XML = re.compile(rb"\s*<\?xml\b")
+_PICKLE = re.compile(rb"\x80[\x02-\x05][\x00-\xff]")
+_COMMENTS = re.compile(r"(?:\s*(?://|#)[^\n]*\n)+\s*")
+
+
+def foreign(head: bytes) -> tuple[str, str] | None:
+    """(kind, name) of a file without records: archive, office, lfs_pointer, web_page or binary."""
+    for magic, kind, name in _FOREIGN:
+        if head.startswith(magic):
+            office = name == "zip" and any(mark in head for mark in (b"[Content_Types]", b"xl/", b"word/"))
+            return ("office", "xlsx/docx") if office else (kind, name)
+    if head[257:262] == b"ustar":
+        return "archive", "tar"
+    if _PAGE.match(head.removeprefix(codecs.BOM_UTF8)):
+        return "web_page", "HTML"
+    if _XML.match(head.removeprefix(codecs.BOM_UTF8)):
+        return "binary", "XML"
+    if _PICKLE.match(head):
+        return "binary", "pickle"
+    is_text = head.lstrip()[:1] in (b"[", b"{") or marked_encoding(head) or unmarked_utf16(head)
+    return ("binary", "?") if b"\x00" in head and not is_text else None
+
+
+def marked_encoding(head: bytes) -> tuple[str, bytes] | None:
+    """The encoding a byte order mark declares, and the mark."""
+    return next(((name, mark) for mark, name in BYTE_ORDER_MARKS if head.startswith(mark)), None)
+
+
+def unmarked_utf16(head: bytes) -> str | None:
+    """UTF-16 without a byte order mark shows by a NUL in every second byte of its ASCII."""
+    head = head[: len(head) // 2 * 2]
+    even, odd = head[::2].count(0), head[1::2].count(0)
+    if min(even, odd) or max(even, odd) * 16 <= len(head):
+        return None
+    return "UTF-16BE" if even else "UTF-16LE"
 
 
 def layout(head: str) -> Layout | None:
@@ -17,24 +95,65 @@ def layout(head: str) -> Layout | None:
     lines   JSON Lines: an object in each line
     values  one object (or several) written over many lines
     """
-    text = head.lstrip(" \t\r\n")
+    text = head.lstrip(" \t\r\n\ufeff")
     if text.startswith("["):
         return "array"
+    comments = _COMMENTS.match(text)
+    if comments:  # a comment costs JSON Lines its own line only
+        return "lines" if text.startswith("{", comments.end()) else None
     if not text.startswith("{"):
         return None
-    first = text.partition("\n")[0].rstrip()
+    first, *rest = re.split("[\r\n]", text, maxsplit=1)
+    if not rest:
+        return "lines"
+    first = first.rstrip()
     # A record that is broken off ends anywhere; an object laid out over lines breaks only after these.
-    return "values" if first.endswith(("{", "[", ",")) else "lines"
+    laid_out = first.endswith(("{", "[")) or (first.endswith(",") and not _is_json(first[:-1]))
+    return "values" if laid_out else "lines"
+
+
+def _is_json(text: str) -> bool:
+    try:
+        json.loads(text)
+    except (ValueError, RecursionError):
+        return False
+    return True
 
 
 def encoding_guess(raw: bytes) -> str:
     """The likely encoding of bytes that are no UTF-8, by the name iconv knows; "?" when unsure."""
-    if raw.startswith(UTF16):
-        return "UTF-16"
-    for name in ("gbk", "gb18030", "big5"):
-        try:
-            codecs.getincrementaldecoder(name)().decode(raw, final=False)
-        except UnicodeDecodeError:
-            continue
-        return name.upper()
-    return "?"
+    marked = marked_encoding(raw)
+    if marked:
+        return marked[0]
+    wide = unmarked_utf16(raw)
+    if wide:
+        return wide
+    scores = {name: _score(raw, codec, ranges) for name, codec, ranges in _CHINESE}
+    best = max(scores, key=lambda name: scores[name])
+    if scores[best] > 0.5:
+        return best
+    return "WINDOWS-1252" if _is_western(raw) else "?"
+
+
+_CHINESE = (
+    ("GBK", "gbk", ((0xB0A1, 0xD7F9), (0xA1A1, 0xA3FE))),
+    ("GB18030", "gb18030", ((0xB0A1, 0xD7F9), (0xA1A1, 0xA3FE))),
+    ("BIG5", "big5", ((0xA440, 0xC67E), (0xA140, 0xA3BF))),
+)
+"""Name, codec, and the two-byte codes of its common characters and its punctuation."""
+
+
+def _score(raw: bytes, codec: str, ranges: tuple[tuple[int, int], ...]) -> float:
+    """Share of the non-ASCII characters that are common ones when `raw` is read as this encoding."""
+    text = codecs.getincrementaldecoder(codec)("replace").decode(raw[:65536])
+    wide = [c for c in text if not c.isascii()]
+    codes = [int.from_bytes(c.encode(codec, "ignore"), "big") for c in wide if c != "\ufffd"]
+    return sum(any(low <= code <= high for low, high in ranges) for code in codes) / max(len(wide), 1)
+
+
+def _is_western(raw: bytes) -> bool:
+    """Mostly ASCII, with accented letters here and there."""
+    wide = bytes(byte for byte in raw[:65536] if byte >= 0x80)
+    return 0 < len(wide) < len(raw[:65536]) * 0.3 and all(
+        byte >= 0xC0 or byte in b"\x91\x92\x93\x94\x96\x97" for byte in wide
+    )

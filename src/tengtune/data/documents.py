@@ -13,7 +13,6 @@ import numpy as np
 import numpy.typing as npt
 
 from tengtune import files
-from tengtune.text.conversation import Example
 
 Int32 = npt.NDArray[np.int32]
 Int64 = npt.NDArray[np.int64]
@@ -44,16 +43,19 @@ class Documents:
 
     def tokens_of(self, documents: Int64) -> Int64:
         """Where the tokens of these documents lie, int64, one document after the other."""
-        lengths = self.lengths[documents]
-        ends = np.cumsum(lengths)
-        offset: Int64 = np.repeat(self.starts[documents] + lengths - ends, lengths)
-        index: Int64 = offset + np.arange(len(offset), dtype=np.int64)
-        return index
+        return ranges(self.starts[documents], self.lengths[documents])
 
     def source_of(self, document: int) -> str:
         """ "file:record" of a document."""
         file, record = self.source[document].tolist()
         return f"{self.file_names[file]}:{record}"
+
+
+def ranges(begins: Int64, lengths: Int64) -> Int64:
+    """begins[0], begins[0] + 1, ... (lengths[0] of them), then begins[1], ...: int64 [sum of lengths]."""
+    index: Int64 = np.repeat(begins + lengths - np.cumsum(lengths), lengths)
+    index += np.arange(len(index), dtype=np.int64)
+    return index
 
 
 def starts(lengths: Int64) -> Int64:
@@ -62,20 +64,21 @@ def starts(lengths: Int64) -> Int64:
 
 
 class Spool:
-    """Takes examples one by one and keeps only their lengths and sources in memory."""
+    """Takes documents and keeps only their lengths, sources and hashes in memory."""
 
     def __init__(self, ids: IO[bytes], train: IO[bytes]) -> None:
         self._ids, self._train = ids, train
-        self._lengths, self._source = array("q"), array("q")
+        self._lengths, self._source, self._hashes = array("q"), array("q"), array("q")
         self._files: dict[str, int] = {}
 
-    def add(self, example: Example) -> None:
-        """Append one document; its source is "file:record"."""
-        self._ids.write(example.ids.tobytes())
-        self._train.write(example.train.tobytes())
-        file, _, record = example.source.rpartition(":")
-        self._lengths.append(len(example.ids))
-        self._source.extend((self._files.setdefault(file, len(self._files)), int(record)))
+    def add(self, file: str, ids: Int32, train: Bool, lengths: Int64, records: Int64, hashes: Int64) -> None:
+        """Append documents of one file: their tokens, and each one's length, record number and hash."""
+        self._ids.write(ids.tobytes())
+        self._train.write(train.tobytes())
+        number = self._files.setdefault(file, len(self._files))
+        self._lengths.frombytes(lengths.tobytes())
+        self._source.frombytes(np.stack((np.full_like(records, number), records), axis=1).tobytes())
+        self._hashes.frombytes(hashes.tobytes())
 
     def documents(self) -> Documents:
         """What was added so far, mapped from the disk."""
@@ -88,6 +91,10 @@ class Spool:
             np.array(self._source, np.int64).reshape(-1, 2),
             tuple(self._files),
         )
+
+    def hashes(self) -> Int64:
+        """The hash of each document's conversation, int64 [D]: equal for equal ones, and for its parts."""
+        return np.array(self._hashes, np.int64)
 
 
 @contextmanager
@@ -105,14 +112,3 @@ def spool(folder: Path) -> Iterator[Spool]:
 def _mapped(name: str, dtype: type[np.generic]) -> npt.NDArray[Any]:
     """A file of raw values as a read-only array (an empty file cannot be mapped)."""
     return np.memmap(name, dtype, "r") if Path(name).stat().st_size else np.empty(0, dtype)
-
-
-def heldout_split(count: int, fraction: float, seed: int) -> tuple[Int64, Int64]:
-    """Numbers of the documents to train on and of those held out, both ascending.
-
-    `fraction` of them, rounded, but at least one of each; with a single document, or fraction 0, none
-    is held out.
-    """
-    held = min(max(round(count * fraction), 1), count - 1) if fraction and count > 1 else 0
-    order = np.random.default_rng(seed).permutation(count).astype(np.int64)
-    return np.sort(order[held:]), np.sort(order[:held])

@@ -15,7 +15,8 @@ Note = Callable[..., None]
 @dataclass(frozen=True)
 class Fault:
     """A remark on a record. `record` counts from 0 in its file, None for the file as a whole; `line`
-    from 1. `dropped`: the record is not used. The reason's text is "data.<code>" in ui/messages."""
+    from 1. `dropped`: the record is not used. The reason's text is "data.<code>" in ui/messages.
+    `raw` is the text of a record that could not be read, where somebody asked for it."""
 
     file: str
     record: int | None
@@ -23,6 +24,7 @@ class Fault:
     code: str
     values: dict[str, Any] = field(default_factory=dict)
     dropped: bool = True
+    raw: str | None = None
 
     @property
     def where(self) -> str:
@@ -34,6 +36,17 @@ class Fault:
         """What is wrong, in the current language. Holds keys, roles and numbers, never the record's text."""
         return language.say(f"data.{self.code}", **self.values)
 
+    def as_json(self) -> dict[str, Any]:
+        """The same as data: one line of data/dropped.jsonl."""
+        return {
+            "file": self.file,
+            "record": self.record,
+            "line": self.line,
+            "dropped": self.dropped,
+            "code": self.code,
+            "reason": self.reason(),
+        }
+
 
 class Unfit(Exception):
     """Raised while a record is converted: the record cannot be used, for this reason."""
@@ -41,3 +54,31 @@ class Unfit(Exception):
     def __init__(self, code: str, **values: Any) -> None:
         super().__init__(code)
         self.code, self.values = code, values
+
+
+class Notes:
+    """What was found on one record: called as a Note it takes a remark; `reject` takes a reason against the
+    record and lets the reading go on, so that the next reason is found too. unused: names of keys inside the
+    record that were not looked at."""
+
+    __slots__ = ("found", "unused")
+
+    def __init__(self) -> None:
+        self.found: list[tuple[str, dict[str, Any], bool]] = []
+        self.unused: list[str] = []
+
+    def __call__(self, code: str, **values: Any) -> None:
+        self.found.append((code, values, False))
+
+    def reject(self, unfit: Unfit) -> None:
+        """The record cannot be used."""
+        self.found.append((unfit.code, unfit.values, True))
+
+    @property
+    def rejected(self) -> bool:
+        """Whether something was found that forbids the record's use."""
+        return any(dropped for _, _, dropped in self.found)
+
+    def faults(self, file: str, record: int, line: int | None) -> list[Fault]:
+        """What was found, as faults of this record."""
+        return [Fault(file, record, line, code, values, dropped) for code, values, dropped in self.found]

@@ -1,7 +1,8 @@
-"""Records out of a JSON file, one at a time, whatever its size: an array, JSON Lines, or objects in a row.
+"""Records out of JSON text, one at a time: lists, JSON Lines, objects in a row, an object around a list.
 
-Memory is bounded by the longest record. Every record has its number and line, every syntax error its
-byte, line, column and record.
+Every record has its number and line, every syntax error its byte, line, column and record. A broken line
+of JSON Lines costs that line only; elsewhere what is broken ends the file with a Problem, unless the text
+is read leniently: then it is a Fault, and the reading goes on at the next record.
 """
 
 from __future__ import annotations
@@ -9,292 +10,237 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from pathlib import Path
-from typing import IO, Any, NoReturn
+from typing import Any
 
-from tengtune.data.detect import UTF16, Layout, encoding_guess, layout
+from tengtune.data import json_mend
+from tengtune.data.detect import Layout, encoding_guess
 from tengtune.data.fault import Fault
+from tengtune.data.json_value import DECODER, Record, record, scan, syntax_code
+from tengtune.data.window import BLANK, BOM, DAMAGED, Text
 from tengtune.ui import language
-from tengtune.ui.problems import Problem, os_errors
+from tengtune.ui.problems import Problem
 
-CHUNK = 1 << 20
-LONGEST_INTEGER = 1000
-_BOM = "\ufeff"
-_BLANKS = re.compile(r"[ \t\n\r]*")
-_NEAR_END = 16
-"""An error this near the end of the buffer may only mean that the value goes on after it."""
+WRAPPERS = frozenset(
+    (
+        *("data", "records", "rows", "items", "examples", "example", "samples", "dataset", "list"),
+        *("result", "results", "train", "training", "test", "valid", "validation", "dev", "eval"),
+    )
+)
+"""Keys, in lower case, under which a file's records stand, whatever they look like."""
 
+INNER_LISTS = frozenset(("messages", "conversations", "conversation", "instances", "history", "tools"))
+"""Keys of lists that belong to a record."""
 
-class RepeatedKey(dict[str, Any]):
-    """An object in which `key` stood twice; only the last of its values is left."""
+_WRAPPED = re.compile(
+    r"""\{\s*(?:"[^"\\]*"\s*:\s*(?:"[^"\\]*(?:\\.[^"\\]*)*"|[-+.\w]+|\{[^{}]*\}|\[[^\[\]{}]*\])\s*,\s*)*"""
+    r""""(?P<key>[^"\\]*)"\s*:\s*(?P<list>\[)\s*[\[{]"""
+)
+"""The beginning of an object up to the first list of objects in it."""
 
-    key = ""
+_TURN = re.compile(r'\[\s*\{\s*"(?:role|from)"\s*:')
 
-
-@dataclass(frozen=True)
-class Record:
-    """A value of the file, its number from 0 and the line it begins in, from 1."""
-
-    value: Any
-    number: int
-    line: int
-
-
-def read_records(
-    path: Path, name: str, advance: Callable[[int], None] = lambda count: None
-) -> Iterator[Record | Fault]:
-    """The records of a file in order; faults carry `name`. `advance` is told how many bytes were read.
-
-    Raises Problem where nothing can be read from there on: not UTF-8, empty, no JSON, broken array.
-    A broken line of JSON Lines is a Fault and costs that line only.
-    """
-    with os_errors(path), open(path, "rb") as stream:
-        text = _Text(path, stream, advance)
-        if text.skip_bom():
-            yield Fault(name, None, None, "bom", dropped=False)
-        if not text.peek():
-            raise Problem("data.empty_file", where=path)
-        kind = layout(text.text[text.position :])
-        if kind is None:
-            code = _syntax_code(text.text, text.position, "", ended=False)
-            text.fail("data.json_start" if code == "data.json_syntax" else code)
-        yield from _remarked(_VALUES[kind](text, name), kind, path, name)
+IsRecord = Callable[[Any], bool]
+Items = Iterator[Record | Fault]
 
 
-def _remarked(
-    records: Iterator[Record | Fault], kind: Layout, path: Path, name: str
-) -> Iterator[Record | Fault]:
-    """The records, and a remark where the file is not laid out as its name says."""
+def read_json(text: Text, kind: Layout, is_record: IsRecord) -> Items:
+    """The records of a text laid out as `kind`. `is_record` tells a list of records from a list in one."""
+    by_lines = kind == "lines" and _wrapped_list(text, is_record) is None
+    text.by_lines(by_lines)
+    if by_lines:
+        yield from _lines(text)
+    else:
+        yield from _values(text, is_record)
+
+
+def _values(text: Text, is_record: IsRecord) -> Items:
+    """Lists and objects that follow each other."""
     count = 0
-    for record in records:
+    while mark := text.peek():
         count += 1
-        yield record
-    if kind != "array" and path.suffix == ".json":
-        code = "single_object" if count == 1 else "lines_in_json"
-        yield Fault(name, None, None, code, dropped=False)
+        if count > 1:
+            text.remark("values_joined")
+        if mark == "[":
+            yield from _turns(text) if _TURN.match(text.text, text.position) else _list(text)
+        elif mark == "{":
+            yield from _object(text, is_record)
+        else:
+            yield from _broken(text, "data.json_extra")
+            return
+        if text.peek() == ",":
+            text.remark("comma_lines")
+            text.position += 1
 
 
-def _array(text: _Text, name: str) -> Iterator[Record]:
-    """The elements of the one array."""
+def _turns(text: Text) -> Items:
+    """A list that is the turns of one conversation: a record itself. Otherwise a list of records."""
+    whole = tried(text.text, text.position)
+    turns = whole if isinstance(whole, list) else [None]
+    one = all(isinstance(turn, dict) and turn.keys() & {"role", "from"} for turn in turns)
+    yield from _element(text) if one else _list(text)
+
+
+def _broken(text: Text, code: str) -> Items:
+    """What cannot be read at the present position: the end of the file, or a fault."""
+    try:
+        text.fail(code)
+    except Problem as problem:
+        if not text.lenient:
+            raise
+        line, column, byte = text.place(text.position)
+        values = {"column": column, "byte": byte, "reason": problem.values["reason"]}
+        yield Fault(text.name, None, line, "broken", values)
+
+
+def _element(text: Text) -> Items:
+    """The next value as a record."""
+    try:
+        yield record(text)
+    except Problem as problem:
+        if not text.lenient:
+            raise
+        yield from json_mend.after_break(text, problem)
+
+
+def _list(text: Text) -> Items:
+    """The elements of a list."""
     text.position += 1
     if text.peek() == "]":
         text.position += 1
-    else:
-        while True:
-            yield text.value()
-            mark = text.peek()
-            if mark not in (",", "]"):
-                text.fail("data.json_truncated" if not mark else "data.json_comma_missing")
+        return
+    while True:
+        yield from _element(text)
+        mark = text.peek()
+        if mark == "]":
             text.position += 1
-            if mark == "]":
-                break
+            return
+        if mark == ",":
+            text.position += 1
             if text.peek() == "]":
-                text.fail("data.json_trailing_comma")
-    if text.peek():
-        text.fail("data.json_extra")
+                yield from _broken(text, "data.json_trailing_comma")
+                text.position += 1
+                return
+        elif not mark:
+            yield from _broken(text, "data.json_truncated")
+            return
+        else:
+            yield from _broken(text, "data.json_comma_missing")
 
 
-def _objects(text: _Text, name: str) -> Iterator[Record]:
-    """Values that follow each other with nothing but blanks between."""
-    while text.peek():
-        yield text.value()
+def _object(text: Text, is_record: IsRecord) -> Items:
+    """An object: a record, or the records of the lists in it where it is no record itself."""
+    begin = _wrapped_list(text, is_record)
+    if begin is None:
+        yield from _element(text)
+        return
+    key, text.position = begin
+    while True:
+        text.remark("wrapped", key=key)
+        yield from _list(text)
+        key = ""
+        while text.peek() == "," and not key:
+            text.position += 1
+            key = _other_member(text)
+        if not key:
+            break
+    if text.peek() == "}":
+        text.position += 1
+    else:
+        yield from _broken(text, "data.json_syntax" if text.peek() else "data.json_truncated")
 
 
-def _lines(text: _Text, name: str) -> Iterator[Record | Fault]:
+def _wrapped_list(text: Text, is_record: IsRecord) -> tuple[str, int] | None:
+    """The key and the place of the list of records in an object that is no record; None where it is one."""
+    found = _WRAPPED.match(text.text, text.position)
+    if not found or found["key"] in INNER_LISTS:
+        return None
+    whole, first = tried(text.text, text.position), tried(text.text, found.end() - 1)
+    if is_record(whole) or not (found["key"].lower() in WRAPPERS or is_record(first)):
+        return None
+    return found["key"], found.start("list")
+
+
+def tried(text: str, position: int) -> Any:
+    """The JSON value at a place of the window; None when it is not whole."""
+    try:
+        return DECODER.raw_decode(text, position)[0]
+    except (ValueError, RecursionError):
+        return None
+
+
+def _other_member(text: Text) -> str:
+    """Read a further member of an object around records: its key when it is a list of records too."""
+    key = scan(text)
+    if not isinstance(key, str) or text.peek() != ":":
+        text.fail("data.json_syntax")
+    text.position += 1
+    if text.peek() == "[" and key not in INNER_LISTS:
+        return key
+    scan(text)
+    return ""
+
+
+def _lines(text: Text) -> Items:
     """A value in each line that is not blank."""
+    scan_once: Callable[[str, int], tuple[Any, int]] = DECODER.scan_once  # type: ignore[attr-defined]
     number, line = -1, text.line_at(text.position) - 1
     for content in text.lines():
         line += 1
-        if not content.strip(" \t\r\n"):
+        try:
+            value, end = scan_once(content, 0)
+            plain = end == len(content) and not text.damaged
+        except (StopIteration, json.JSONDecodeError, RecursionError):
+            plain = False
+        if plain:
+            number += 1
+            yield Record(value, number, line)
             continue
-        number += 1
-        try:
-            yield Record(_DECODER.decode(content), number, line)
-        except json.JSONDecodeError as error:
-            reason = language.say(_syntax_code(content, error.pos, error.msg, ended=True))
-            yield Fault(name, number, line, "bad_line", {"column": error.pos + 1, "reason": reason})
-        except RecursionError:
-            yield Fault(name, number, line, "too_deep")
+        for item in _odd_line(text, content, number + 1, line):
+            number += 1
+            yield item
 
 
-_VALUES: dict[Layout, Callable[[_Text, str], Iterator[Record | Fault]]] = {
-    "array": _array,
-    "lines": _lines,
-    "values": _objects,
-}
+def _odd_line(text: Text, content: str, number: int, line: int) -> Items:
+    """The records of a line that is not one JSON value from its first character to its last."""
+    stripped = content.strip(BLANK)
+    if not stripped:
+        return
+    if content.lstrip(BLANK[:-1]).startswith(BOM):
+        text.remark("bom_inside")
+    raw = content if text.lenient else None
+    damage = DAMAGED.search(content) if text.damaged else None
+    if damage:
+        guess = encoding_guess(content[damage.start() :].encode("utf-8", "surrogateescape"))
+        values = {"column": damage.start() + 1, "guess": guess}
+        yield Fault(text.name, number, line, "line_encoding", values, raw=raw)
+        return
+    try:
+        found = _values_of(text, stripped)
+    except json.JSONDecodeError as error:
+        column = error.pos + 1 + len(content) - len(content.lstrip(BLANK))
+        reason = language.say(syntax_code(stripped, error.pos, error.msg, ended=True))
+        fault = Fault(text.name, number, line, "bad_line", {"column": column, "reason": reason}, raw=raw)
+    except RecursionError:
+        fault = Fault(text.name, number, line, "too_deep", raw=raw)
+    else:
+        yield from (Record(value, number + i, line) for i, value in enumerate(found))
+        return
+    value = json_mend.mended(stripped) if text.lenient else None
+    yield fault if value is None else Record(value, number, line, (fault,))
 
 
-class _Text:
-    """A window over the file's text: `text[position:]` is still to be read."""
-
-    def __init__(self, path: Path, stream: IO[bytes], advance: Callable[[int], None]) -> None:
-        self.path, self.stream, self.advance = path, stream, advance
-        self.text, self.position, self.ended = "", 0, False
-        self.record = -1
-        self._bytes = 0  # bytes, lines and columns before text[0]
-        self._lines = 1
-        self._column = 0
-        self._rest = b""  # a character's bytes that the last chunk broke off
-        self._seen = (0, 1)  # a position and its line, to count lines once only
-
-    def fill(self) -> bool:
-        """Drop what has been read and read on, at least doubling the window; False at the file's end."""
-        if self.ended:
-            return False
-        self._drop()
-        raw = self.stream.read(max(CHUNK, len(self.text)))
-        self.ended = not raw
-        if raw:
-            self.advance(len(raw))
-        self.text += self._decode(raw)
-        return not self.ended
-
-    def skip_bom(self) -> bool:
-        """Read the first window; whether it began with a byte order mark, which is dropped."""
-        self.fill()
-        if not self.text.startswith(_BOM):
-            return False
-        self.text, self._bytes = self.text[1:], len(_BOM.encode("utf-8"))
-        return True
-
-    def _drop(self) -> None:
-        gone = self.text[: self.position]
-        self._seen = (0, self.line_at(self.position))
-        self._lines = self._seen[1]
-        last = gone.rfind("\n")
-        self._column = len(gone) - last - 1 if last >= 0 else self._column + len(gone)
-        self._bytes += len(gone.encode("utf-8"))
-        self.text, self.position = self.text[self.position :], 0
-
-    def _decode(self, raw: bytes) -> str:
-        data = self._rest + raw
-        try:
-            text, self._rest = data.decode("utf-8"), b""
-        except UnicodeDecodeError as error:
-            if error.reason != "unexpected end of data" or self.ended:
-                at = self._bytes + len(self.text.encode("utf-8")) + error.start
-                line = self.line_at(len(self.text)) + data[: error.start].count(b"\n")
-                start = data if data.startswith(UTF16) else data[error.start : error.start + CHUNK]
-                guess = encoding_guess(start)
-                where = f"{self.path}:{line}"
-                raise Problem(
-                    "data.not_utf8", where=where, byte=at, guess=guess, file=self.path.name
-                ) from error
-            text, self._rest = data[: error.start].decode("utf-8"), data[error.start :]
-        return text
-
-    def peek(self) -> str:
-        """The next character that is no blank, "" at the end; `position` is moved to it."""
-        while True:
-            match = _BLANKS.match(self.text, self.position)
-            self.position = match.end() if match else self.position
-            if self.position < len(self.text):
-                return self.text[self.position]
-            if not self.fill():
-                return ""
-
-    def value(self) -> Record:
-        """The JSON value that begins at the next character."""
-        self.record += 1
-        if not self.peek():
-            self.fail("data.json_truncated")
-        while True:
-            start = self.position  # fill() moves the window, so that ends are kept relative to this
-            try:
-                value, end = _DECODER.raw_decode(self.text, start)
-            except json.JSONDecodeError as error:
-                unfinished = (
-                    error.msg.startswith("Unterminated string") or error.pos > len(self.text) - _NEAR_END
-                )
-                if not (unfinished and self.fill()):
-                    self._fail_at(error.pos - start + self.position, error.msg)
-            except RecursionError:
-                self.fail("data.json_deep")
-            else:
-                # A number near the end of the window may have more digits, or an exponent, after it.
-                near = end > len(self.text) - _NEAR_END
-                if near and isinstance(value, (int, float)) and self.fill():
-                    continue
-                record = Record(value, self.record, self.line_at(self.position))
-                self.position += end - start
-                return record
-
-    def _fail_at(self, position: int, message: str) -> NoReturn:
-        code = _syntax_code(self.text, position, message, self.ended)
-        self.position = len(self.text) if code == "data.json_truncated" else position
-        self.fail(code)
-
-    def lines(self) -> Iterator[str]:
-        """The lines from here on; only a line feed ends a line."""
-        while True:
-            end = self.text.find("\n", self.position)
-            if end < 0 and self.fill():
-                continue
-            if end < 0:
-                if self.text[self.position :]:
-                    yield self.text[self.position :]
-                return
-            yield self.text[self.position : end]
-            self.position = end + 1
-
-    def line_at(self, position: int) -> int:
-        """The line of a position at or after the last one asked for."""
-        seen, line = self._seen
-        if position > seen:
-            self._seen = (position, line + self.text.count("\n", seen, position))
-        return self._seen[1]
-
-    def fail(self, code: str) -> NoReturn:
-        """End with the Problem `code` at the present position."""
-        before = self.text[: self.position]
-        last = before.rfind("\n")
-        column = len(before) - last if last >= 0 else self._column + len(before) + 1
-        line = self._lines + before.count("\n")
-        raise Problem(
-            "data.bad_json",
-            where=f"{self.path}:{line}:{column}",
-            record=max(self.record, 0),
-            byte=self._bytes + len(before.encode("utf-8")),
-            reason=language.say(code),
-        )
-
-
-def _syntax_code(text: str, position: int, message: str, ended: bool) -> str:
-    """The likeliest mistake behind the json module's `message` at `position`, as a text's code."""
-    rest, before = text[position:].lstrip(), text[:position].rstrip()
-    if rest.startswith(("//", "/*", "#")):
-        return "data.json_comment"
-    if rest.startswith("'"):
-        return "data.json_python"
-    if (rest.startswith(("]", "}")) and before.endswith(",")) or re.match(r",\s*[\]}]", rest):
-        return "data.json_trailing_comma"
-    unfinished = message.startswith("Unterminated") or not text[position + 1 :].rstrip().endswith(("]", "}"))
-    if ended and unfinished:
-        return "data.json_truncated"
-    if re.match(r"(None|True|False)\b", rest):
-        return "data.json_python"
-    if message.startswith("Expecting ',' delimiter") and rest.startswith(('"', "{", "[")):
-        return "data.json_comma_missing"
-    return "data.json_syntax"
-
-
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """An object; one with a key twice is marked, since JSON readers keep the last value in silence."""
-    value = dict(pairs)
-    if len(value) != len(pairs):
-        marked, seen = RepeatedKey(value), set()
-        for key, _ in pairs:
-            if key in seen:
-                marked.key = key
-            seen.add(key)
-        return marked
-    return value
-
-
-def _integer(text: str) -> int | float:
-    """An integer; Python refuses very long ones, and no text of ours is a number."""
-    return int(text) if len(text) < LONGEST_INTEGER else float("inf")
-
-
-_DECODER = json.JSONDecoder(object_pairs_hook=_object, parse_int=_integer)
+def _values_of(text: Text, line: str) -> list[Any]:
+    """The values of a line: one, but for a comma after it or further ones behind it."""
+    values: list[Any] = []
+    position = 0
+    while position < len(line):
+        value, position = DECODER.raw_decode(line, position)
+        values.append(value)
+        rest = line[position:].lstrip(BLANK)
+        if rest.startswith(","):
+            text.remark("comma_lines")
+            rest = rest[1:].lstrip(BLANK)
+        position = len(line) - len(rest)
+    if len(values) > 1:
+        text.remark("values_joined")
+    return values

@@ -6,76 +6,124 @@ Under `assistant` a record that would teach nothing, or something wrong, is drop
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Sequence
+import json
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import pairwise
 
-from tengtune.data.fault import Note, Unfit
+from tengtune.data.fault import Notes, Unfit
+from tengtune.data.formats.plain import PLAIN
+from tengtune.data.scan import CODES, Scan
 from tengtune.recipe import LabelPolicy
-from tengtune.text.conversation import Message
+from tengtune.text.conversation import Conversation, Message
 
-_SURROGATE = re.compile("[\ud800-\udfff]")
-_CONTROL_CHARACTER = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
-_DAMAGED = "\ufffd"
+MOST_SHAPES = 1000
 
 
 class Judge:
-    """judge(messages, note): see data/read.py."""
+    """judge(conversation, notes) notes what is odd and rejects what must not be used."""
 
-    def __init__(self, policy: LabelPolicy, control: Iterable[str]) -> None:
-        """`control`: the texts of the tokenizer's control tokens."""
-        self.policy = policy
-        self.control = re.compile("|".join(map(re.escape, sorted(control, key=len, reverse=True))))
+    def __init__(self, policy: LabelPolicy, control: Iterable[str], tools: bool = True) -> None:
+        """`control`: the texts of the tokenizer's control tokens. `tools`: whether the model's template has a
+        way to write tools; what the `qwen` policy imitates has none."""
+        self.policy, self.tools = policy, tools and policy == "assistant"
+        self.scan = Scan(control)
+        self._sound: dict[tuple[object, ...], bool] = {}
 
-    def __call__(self, messages: Sequence[Message], note: Note) -> None:
-        self._texts(messages, note)
-        self._roles(messages, note)
-        self._answers(messages, note)
+    def batch(self, talks: Sequence[Conversation]) -> dict[int, Notes]:
+        """What was found on each conversation on which something was found."""
+        suspects = self.scan.suspects("\n".join(text for talk in talks for text in _texts(talk)))
+        found = {}
+        for number, talk in enumerate(talks):
+            if suspects or not self._is_usual(talk):
+                notes = Notes()
+                self(talk, notes, suspects)
+                if notes.found:
+                    found[number] = notes
+        return found
 
-    def _fault(self, note: Note, code: str, **values: object) -> None:
+    def _is_usual(self, talk: Conversation) -> bool:
+        """Whether nothing but the characters of the texts could be wrong."""
+        messages = talk[0]
+        if talk[1]:
+            return False
+        for message in messages:
+            if not message[1] or message[1].isspace():
+                return False
+        shape = tuple([(m[0], m[2], not m[3]) for m in messages])
+        sound = self._sound.get(shape)
+        if sound is None:
+            notes = Notes()
+            self(talk, notes, ())
+            sound = not notes.found
+            if len(self._sound) < MOST_SHAPES:
+                self._sound[shape] = sound
+        return sound
+
+    def __call__(self, talk: Conversation, notes: Notes, suspects: Collection[str] = CODES) -> None:
+        """`suspects`: the faults of characters that may be there."""
+        try:
+            self._characters(talk, notes, suspects)
+            if talk.messages[0].role == PLAIN:
+                if not talk.messages[0].content.strip():
+                    raise Unfit("empty_text")
+                return
+            uses_tools = talk.tools or any(m.tool_calls or m.role == "tool" for m in talk.messages)
+            if uses_tools and not self.tools:
+                raise Unfit("tools")
+            self._roles(talk.messages, notes)
+            self._answers(talk.messages, notes)
+        except Unfit as unfit:
+            notes.reject(unfit)
+
+    def _fault(self, notes: Notes, code: str, **values: object) -> None:
         """What the policy makes of a fault the reference overlooks."""
         if self.policy == "assistant":
             raise Unfit(code, **values)
-        note(code, **values)
+        notes(code, **values)
 
-    def _texts(self, messages: Sequence[Message], note: Note) -> None:
-        """Characters: halves of a pair cannot be stored; the rest is only said."""
-        for turn, message in enumerate(messages):
-            content = message.content
-            if not content.isascii():
-                if _SURROGATE.search(content):
+    def _characters(self, talk: Conversation, notes: Notes, suspects: Collection[str]) -> None:
+        """Halves of a pair cannot be stored; the rest is only said."""
+        for turn, text in enumerate(_texts(talk)) if suspects else ():
+            for code in self.scan.found(text, suspects):
+                if code == "surrogate":
                     raise Unfit("surrogate", turn=turn)
-                if _DAMAGED in content:
-                    note("damaged_text", turn=turn)
-            if _CONTROL_CHARACTER.search(content):
-                note("control_character", turn=turn)
-            if "<" in content and self.control.search(content):
-                note("control_text" if self.policy == "assistant" else "control_text_parsed", turn=turn)
+                parsed = code == "control_text" and self.policy == "qwen"
+                notes("control_text_parsed" if parsed else code, turn=turn)
 
-    def _roles(self, messages: Sequence[Message], note: Note) -> None:
+    def _roles(self, messages: Sequence[Message], notes: Notes) -> None:
         """The order of the turns."""
         turns = [message.role for message in messages]
         if "system" in turns[1:]:
             raise Unfit("system_late", turn=turns.index("system", 1))
-        spoken = turns[1:] if turns[0] == "system" else turns
-        if spoken[:1] == ["assistant"]:
-            note("answer_first" if self.policy == "assistant" else "answer_first_left_out")
-        repeated = [role for role, next_role in pairwise(spoken) if role == next_role]
+        spoken = messages[1:] if turns[0] == "system" else messages
+        if spoken and spoken[0].role == "assistant":
+            notes("answer_first" if self.policy == "assistant" else "answer_first_left_out")
+        repeated = [m.role for m, n in pairwise(spoken) if m.role == n.role != "tool" and not m.tool_calls]
         if repeated:
-            note("same_role", role=repeated[0])
+            notes("same_role", role=repeated[0])
 
-    def _answers(self, messages: Sequence[Message], note: Note) -> None:
+    def _answers(self, messages: Sequence[Message], notes: Notes) -> None:
         """Something to ask and something to learn."""
         learned = False
         for turn, message in enumerate(messages):
-            blank = not message.content.strip()
+            blank = not message.content.strip() and not message.tool_calls
             answer = message.role == "assistant" and message.train is not False
             if blank and answer:
-                self._fault(note, "empty_answer", turn=turn)
+                self._fault(notes, "empty_answer", turn=turn)
             if blank and message.role == "user":
-                self._fault(note, "empty_question", turn=turn)
+                self._fault(notes, "empty_question", turn=turn)
             learned |= answer
         if not learned:
-            self._fault(note, "no_answer")
+            self._fault(notes, "no_answer")
         elif messages[-1].role != "assistant":
-            note("unanswered")
+            notes("unanswered")
+
+
+def _texts(talk: Conversation) -> Iterator[str]:
+    """All texts of a conversation: the contents of its turns, and what else they and the tools hold."""
+    for message in talk[0]:
+        yield message[1]
+        if message[3] or message[4]:
+            yield f"{json.dumps(message.tool_calls, ensure_ascii=False)}{message.reasoning}"
+    if talk[1]:
+        yield json.dumps(talk.tools, ensure_ascii=False)

@@ -1,18 +1,13 @@
-"""Which documents share a row, and what becomes of one that is longer than a row."""
+"""Which documents share a row."""
 
 from __future__ import annotations
 
 from bisect import bisect_left, insort
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 
 from tengtune.data.documents import Int64, starts
-from tengtune.text.conversation import Example
-
-Outcome = Literal["whole", "cut", "too_long", "no_room", "no_label"]
-"""What became of an example in `fit`; the last three mean that it is not used."""
 
 
 @dataclass(frozen=True)
@@ -25,29 +20,6 @@ class Plan:
     @property
     def rows(self) -> int:
         return len(self.starts) - 1
-
-
-def fit(example: Example, seq_len: int, too_long: Literal["cut", "drop"]) -> tuple[Example | None, Outcome]:
-    """The example as it goes into a row, and what had to be done for that.
-
-    The first token of a document is nobody's label. What comes after the last label teaches nothing
-    (no later token is predicted from it) and is left out. If labels lie beyond seq_len the example is
-    cut there or, with "drop", refused; an example without any label left is refused always.
-    """
-    train = example.train.copy()
-    train[:1] = False
-    labels = np.flatnonzero(train)
-    if not len(labels):
-        return None, "no_label"
-    outcome: Outcome = "whole" if labels[-1] < seq_len else "cut"
-    if outcome == "cut":
-        if too_long == "drop":
-            return None, "too_long"
-        if labels[0] >= seq_len:
-            return None, "no_room"
-        labels = labels[labels < seq_len]
-    end = int(labels[-1]) + 1
-    return Example(example.ids[:end], train[:end], example.source), outcome
 
 
 def one_per_row(count: int) -> Plan:

@@ -10,6 +10,7 @@ from typing import IO, Any
 import numpy as np
 
 from tengtune.data.fault import Fault
+from tengtune.data.render import Rendered
 from tengtune.data.store import Store
 from tengtune.ui import language
 from tengtune.ui.console import Console
@@ -26,28 +27,31 @@ class Report:
         self._log = log
         self.dropped: Counter[str] = Counter()
         self.remarks: Counter[str] = Counter()
+        self.kept = 0  # records that became at least one document
         self._first: dict[str, list[Fault]] = {}
         self._lengths = array("q")
+        self._last: tuple[str, int | None] | None = None  # the record that was dropped last
 
     def fault(self, fault: Fault) -> None:
-        """Count one fault and write it down."""
+        """Count one fault and write it down. A record that is dropped for several reasons counts once, under
+        the first of them; all are written."""
+        self._log.write(json.dumps(fault.as_json(), ensure_ascii=False) + "\n")
+        place = fault.file, fault.record
+        if fault.dropped and fault.record is not None:
+            if place == self._last:
+                return
+            self._last = place
         (self.dropped if fault.dropped else self.remarks)[fault.code] += 1
         first = self._first.setdefault(fault.code, [])
         if len(first) < SHOWN:
             first.append(fault)
-        line = {
-            "file": fault.file,
-            "record": fault.record,
-            "line": fault.line,
-            "dropped": fault.dropped,
-            "code": fault.code,
-            "reason": fault.reason(),
-        }
-        self._log.write(json.dumps(line, ensure_ascii=False) + "\n")
 
-    def length(self, tokens: int) -> None:
-        """Note the length of a rendered conversation, before any cut."""
-        self._lengths.append(tokens)
+    def rendered(self, made: Rendered) -> None:
+        """Take the figures and faults of a rendered batch."""
+        self._lengths.frombytes(made.tokens.tobytes())
+        self.kept += len(set(made.records.tolist()))
+        for fault in made.faults:
+            self.fault(fault)
 
     def percentiles(self) -> dict[str, int]:
         """Lengths of the rendered conversations in tokens: {"p50": ..., "p100": the longest}."""

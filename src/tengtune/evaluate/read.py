@@ -19,6 +19,7 @@ from typing import Any, Literal
 
 from tengtune.data import formats
 from tengtune.data.fault import Unfit
+from tengtune.data.read import one_conversation
 from tengtune.evaluate.numbers import MARK, final_number
 from tengtune.evaluate.questions import LETTERS, By, Calculation, Choice, Free, Question
 from tengtune.evaluate.records import ANSWER, OPTIONS, QUESTION, read_entries
@@ -85,7 +86,8 @@ def _questions(
 
 def kind_of(record: dict[str, Any]) -> Kind:
     """The kind of question a record is; Unfit when it is none."""
-    if any(mark.mark in record for mark in formats.FORMATS.values()):
+    form = formats.choose(record)
+    if form is not None and form is not formats.FORMATS["question"]:
         return "free"
     if QUESTION not in record or ANSWER not in record:
         raise Unfit("no_question", keys=", ".join(record) or "-")
@@ -182,8 +184,7 @@ def _free(record: dict[str, Any], source: str, settings: Settings) -> Free:
         )
         asked: Sequence[Message] = (Message("user", _text(record, QUESTION)),)
         return Free(source, tuple(asked), _text(record, ANSWER), settings.max_new_tokens, keywords)
-    form = formats.choose(record, "auto")
-    *asked, last = form.read(record, lambda code, **values: None)
+    *asked, last = one_conversation(record).messages
     if last.role != "assistant" or not last.content.strip() or not asked:
         raise Unfit("no_answer")
     return Free(source, tuple(asked), last.content, settings.max_new_tokens)

@@ -6,45 +6,28 @@ Makes `data/train/` and, unless nothing is held out, `data/heldout/` (both store
 
 from __future__ import annotations
 
-import os
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from tengtune import files
 from tengtune.data import formats
-from tengtune.data.documents import Documents, Int64, Spool, heldout_split, spool
-from tengtune.data.fault import Fault
+from tengtune.data.documents import Documents, Int64, Spool, spool
 from tengtune.data.judge import Judge
-from tengtune.data.pack import Outcome, Plan, fit, one_per_row, pack
+from tengtune.data.ordered import ordered
+from tengtune.data.pack import Plan, one_per_row, pack
 from tengtune.data.read import Reader
+from tengtune.data.render import Renderer, Style, batches
 from tengtune.data.report import Report, figures_of, show_stores
+from tengtune.data.split import groups_of, heldout_split, repeated
 from tengtune.data.store import About, Store, open_store, write_store
 from tengtune.engine import Result
 from tengtune.models import spec as specs
 from tengtune.recipe import Recipe
-from tengtune.text.chatml import default_system, render_many
-from tengtune.text.conversation import Conversation, Example
+from tengtune.text.chatml import default_system
 from tengtune.text.template import of_folder
-from tengtune.text.tokenizer import Tokenizer, open_tokenizer, text_files
+from tengtune.text.tokenizer import open_tokenizer, text_files
 from tengtune.ui.console import Console
 from tengtune.ui.problems import Problem
-
-BATCH = 512
-BATCH_CHARACTERS = 1 << 18
-"""Conversations rendered at a time: so many, or so much text (ids are Python lists for a moment)."""
-THREADS = 2
-"""Threads that render. More would wait for each other: besides encoding it is Python's own work."""
-
-Rendered = tuple[str, int, Example | None, Outcome]
-"""A conversation's source, its length in tokens before any cut, and what `fit` made of it."""
-
-Render = Callable[[Sequence[Conversation]], list[Rendered]]
-
-Item = TypeVar("Item")
-Made = TypeVar("Made")
 
 
 def inputs(recipe: Recipe) -> list[Path]:
@@ -60,29 +43,29 @@ def settings(recipe: Recipe) -> dict[str, Any]:
 
 def run(recipe: Recipe, console: Console) -> Result:
     """Read, render, split, pack, write. Problem when no record can be learned from."""
-    tokenizer = open_tokenizer(recipe.model_folder)
+    style = _style(recipe, console)
     data, folder = recipe.data, recipe.folder / "data"
-    reader = Reader(_named_files(recipe), data.format, Judge(data.policy, tokenizer.control))
-    render = _renderer(recipe, tokenizer, console)
+    reader = Reader(_named_files(recipe), data.format, data.map, recipe.file)
+    judge = Judge(data.policy, style.tokenizer.control, style.template.tools)
+    renderer = Renderer(style, judge, data.seq_len, data.too_long)
     with spool(folder / f"spool{files.PARTIAL}") as pool:
         with files.atomic_file(folder / "dropped.jsonl", "w") as log:
             report = Report(log)
-            _fill(pool, reader, report, render, data.seq_len, console)
+            _fill(pool, reader, report, renderer, console)
         documents = pool.documents()
         if not len(documents):
             raise _nothing_left(recipe, reader, report)
         report.show(console)
-        stores = _write(folder, documents, recipe, About(tokenizer.fingerprint, data.policy, data.seq_len))
+        about = About(style.tokenizer.fingerprint, data.policy, data.seq_len)
+        stores = _write(folder, documents, groups_of(pool.hashes()), recipe, about, console)
     lengths = report.percentiles()
     if reader.unused:
         console.say("data.unused", keys=", ".join(f"{k} ({n})" for k, n in reader.unused.most_common(12)))
-    if data.heldout and stores["heldout"] is None:
-        console.say("data.no_split")
-    console.say("data.lengths", records=reader.records, kept=len(documents), **lengths)
+    console.say("data.lengths", records=reader.records, kept=report.kept, **lengths)
     show_stores(console, stores)
     figures = {
         "records": reader.records,
-        "kept": len(documents),
+        "kept": report.kept,
         "dropped": dict(report.dropped),
         "remarks": dict(report.remarks),
         "unused_keys": dict(reader.unused),
@@ -101,94 +84,56 @@ def _named_files(recipe: Recipe) -> dict[str, Path]:
         if path in named.values():
             raise Problem("data.file_twice", where=recipe.file, file=name)
         named[name] = path
+    unknown = [name for name in recipe.data.weights if name not in named]
+    if unknown:
+        raise Problem("data.weight_unknown", where=recipe.file, file=unknown[0], files=", ".join(named))
     return named
 
 
-def _renderer(recipe: Recipe, tokenizer: Tokenizer, console: Console) -> Render:
-    """The function that renders a batch of conversations as this run wants them."""
-    spec, data = specs.from_folder(recipe.model_folder), recipe.data
+def _style(recipe: Recipe, console: Console) -> Style:
+    """How this run's model wants conversations written."""
+    folder, data = recipe.model_folder, recipe.data
+    tokenizer, spec = open_tokenizer(folder), specs.from_folder(folder)
     tokenizer.fits(spec)
     if data.seq_len > spec.max_positions:
         console.warn("data.beyond_positions", seq_len=data.seq_len, positions=spec.max_positions)
-    template = of_folder(recipe.model_folder, spec.family, tokenizer)
-    system = default_system(data.system, data.policy, template)
+    template = of_folder(folder, spec.family, tokenizer)
     if not template.known:
         values = {"system": template.system, "tools": template.tools, "thinking": template.thinking}
         console.warn("tokenizer.template_unknown", **values)
-
-    def rendered(conversations: Sequence[Conversation]) -> list[Rendered]:
-        examples = render_many(conversations, tokenizer, data.policy, system, template)
-        return [(e.source, len(e.ids), *fit(e, data.seq_len, data.too_long)) for e in examples]
-
-    return rendered
+    return Style(tokenizer, template, data.policy, default_system(data.system, data.policy, template))
 
 
-def _fill(
-    pool: Spool, reader: Reader, report: Report, render: Render, seq_len: int, console: Console
-) -> None:
-    """Render every conversation into the pool. Encoding runs in threads beside reading: it leaves
-    Python's lock to the others."""
+def _fill(pool: Spool, reader: Reader, report: Report, renderer: Renderer, console: Console) -> None:
+    """Render every conversation into the pool, in threads beside reading."""
     total = sum(path.stat().st_size for path in reader.files.values())
     done = 0
-    workers = min(os.cpu_count() or 1, THREADS)
-    with console.progress(total, "data") as bar, ThreadPoolExecutor(workers) as threads:
+    with console.progress(total, "data") as bar:
 
         def advance(count: int) -> None:
             nonlocal done
             done += count
             bar.update(done, records=reader.records)
 
-        batches = _batches(reader.read(advance), report)
-        for batch in _ordered(threads, render, batches, ahead=2 * workers):
-            for each in batch:
-                _keep(pool, report, each, seq_len)
+        for made in ordered(renderer, batches(reader.read(advance), report.fault)):
+            pool.add(made.file, made.ids, made.train, made.lengths, made.records, made.hashes)
+            report.rendered(made)
 
 
-def _keep(pool: Spool, report: Report, rendered: Rendered, seq_len: int) -> None:
-    """Put an example into the pool, and say what was cut or could not be used."""
-    source, tokens, example, outcome = rendered
-    report.length(tokens)
-    if outcome != "whole":
-        file, _, record = source.rpartition(":")
-        values = {"tokens": tokens, "seq_len": seq_len}
-        report.fault(Fault(file, int(record), None, outcome, values, dropped=example is None))
-    if example is not None:
-        pool.add(example)
-
-
-def _batches(items: Iterable[Conversation | Fault], report: Report) -> Iterator[list[Conversation]]:
-    """Conversations in lists of at most BATCH; faults go to the report."""
-    batch: list[Conversation] = []
-    characters = 0
-    for item in items:
-        if isinstance(item, Fault):
-            report.fault(item)
-            continue
-        batch.append(item)
-        characters += sum(len(message.content) for message in item.messages)
-        if len(batch) == BATCH or characters >= BATCH_CHARACTERS:
-            yield batch
-            batch, characters = [], 0
-    if batch:
-        yield batch
-
-
-def _ordered(
-    threads: ThreadPoolExecutor, make: Callable[[Item], Made], items: Iterable[Item], ahead: int
-) -> Iterator[Made]:
-    """`make` of each item in the items' order, `ahead` of them at work at a time."""
-    waiting: deque[Future[Made]] = deque()
-    for item in items:
-        waiting.append(threads.submit(make, item))
-        if len(waiting) >= ahead:
-            yield waiting.popleft().result()
-    while waiting:
-        yield waiting.popleft().result()
-
-
-def _write(folder: Path, documents: Documents, recipe: Recipe, about: About) -> dict[str, Store | None]:
+def _write(
+    folder: Path, documents: Documents, groups: Int64, recipe: Recipe, about: About, console: Console
+) -> dict[str, Store | None]:
     """Both stores, split and packed."""
-    train, held = heldout_split(len(documents), recipe.data.heldout, recipe.seed)
+    data = recipe.data
+    train, held = heldout_split(groups, data.heldout, recipe.seed)
+    if data.heldout and not len(held):
+        console.say("data.no_split")
+    copies = len(groups) - int(groups.max()) - 1
+    if copies:
+        console.say("data.copies", count=copies)
+    if data.weights:
+        weights = [data.weights.get(name, 1.0) for name in documents.file_names]
+        train = repeated(train, documents.source[train, 0], weights, recipe.seed)
     stores: dict[str, Store | None] = {}
     for name, chosen in (("train", train), ("heldout", held)):
         target = folder / name

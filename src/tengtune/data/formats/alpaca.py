@@ -2,38 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
-from tengtune.data.fault import Note, Unfit
-from tengtune.data.formats.values import as_list, optional_text, text
+from tengtune.data.fault import Notes, Unfit
+from tengtune.data.formats.context import CONTEXT_KEYS, context
+from tengtune.data.formats.values import optional_text, text
 from tengtune.text.conversation import Message
 
-KEYS = frozenset(("instruction", "input", "output", "system", "history"))
+KEYS = frozenset(("instruction", "input", "output")) | CONTEXT_KEYS
 
 
-def read(record: dict[str, Any], note: Note) -> tuple[Message, ...]:
+def read(record: dict[str, Any], notes: Notes) -> list[Message]:
     """The record's turns: system and history where there are any, then one question and answer."""
-    messages: list[Message] = []
-    system = optional_text(record.get("system"), "system", note)
-    if system:
-        messages.append(Message("system", system))
-    for i, pair in enumerate(as_list(record.get("history") or [], "history")):
-        turns = as_list(pair, f"history[{i}]")
-        if len(turns) != 2:
-            raise Unfit("not_pair", at=f"history[{i}]", count=len(turns))
-        messages.append(Message("user", text(turns[0], f"history[{i}][0]", note)))
-        messages.append(Message("assistant", text(turns[1], f"history[{i}][1]", note)))
-    instruction = optional_text(record.get("instruction"), "instruction", note)
-    extra = optional_text(record.get("input"), "input", note)
-    messages.append(Message("user", question(instruction or "", extra or "")))
-    messages.append(Message("assistant", text(record.get("output"), "output", note)))
-    return tuple(messages)
+    return read_named(record, notes, "input", "output")
 
 
-def unused(record: dict[str, Any]) -> Iterator[str]:
-    """Keys of the record that are not read."""
-    return (key for key in record if key not in KEYS)
+def read_named(record: dict[str, Any], notes: Notes, extra: str, answer: str) -> list[Message]:
+    """The same with other names for `input` and `output`."""
+    messages = context(record, notes)
+    instruction = optional_text(record.get("instruction"), "instruction", notes) or ""
+    given = optional_text(record.get(extra), extra, notes) or ""
+    if not given and "instruction" not in record:
+        raise Unfit("missing", at="instruction")
+    messages.append(Message("user", question(instruction, given)))
+    messages.append(Message("assistant", text(record.get(answer), answer, notes)))
+    return messages
 
 
 def question(instruction: str, extra: str) -> str:

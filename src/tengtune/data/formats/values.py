@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from tengtune.data.fault import Note, Unfit
-from tengtune.data.json_stream import RepeatedKey
+from tengtune.data.json_value import DECODER, RepeatedKey
 
 _KINDS = {
     "dict": "object",
@@ -27,17 +28,30 @@ def kind(value: Any) -> str:
 def as_object(value: Any, at: str) -> dict[str, Any]:
     """The value as an object in which no key stands twice; Unfit otherwise. `at` says where it is."""
     if isinstance(value, RepeatedKey):
-        raise Unfit("key_twice", at=at, key=value.key)
+        raise Unfit("key_twice", at=at, key=value.key[:40])
     if not isinstance(value, dict):
         raise Unfit("not_object", at=at, kind=kind(value))
     return value
 
 
-def as_list(value: Any, at: str) -> list[Any]:
-    """The value as a list; Unfit otherwise."""
+def as_list(value: Any, at: str, note: Note) -> list[Any]:
+    """The value as a list; a JSON text of one (a table's cell) is taken and noted. Unfit otherwise."""
+    if isinstance(value, str) and value.lstrip().startswith("["):
+        value = parsed(value, at)
+        note("json_text", at=at)
     if not isinstance(value, list):
         raise Unfit("not_list", at=at, kind=kind(value))
     return value
+
+
+def parsed(value: str, at: str) -> Any:
+    """The value of a JSON text; Unfit when it is none."""
+    try:
+        return DECODER.decode(value)
+    except json.JSONDecodeError as error:
+        raise Unfit("not_json", at=at, column=error.pos + 1) from error
+    except RecursionError as error:
+        raise Unfit("too_deep") from error
 
 
 def optional_text(value: Any, at: str, note: Note) -> str | None:
@@ -61,5 +75,5 @@ def text(value: Any, at: str, note: Note) -> str:
 
 
 def is_blank(value: Any) -> bool:
-    """Whether an optional value is as good as absent: null, "", blanks, an empty list or object."""
-    return not value or (isinstance(value, str) and not value.strip())
+    """Whether an optional value is as good as absent: null, NaN, "", blanks, an empty list or object."""
+    return not value or value != value or (isinstance(value, str) and not value.strip())

@@ -1,0 +1,251 @@
+"""A data file as text, through a window: unpacked, decoded, and with the place of everything in it.
+
+Memory is bounded by the window: a chunk, or the longest record.
+"""
+
+from __future__ import annotations
+
+import codecs
+import re
+import zlib
+from collections.abc import Callable, Iterator
+from lzma import LZMAError
+from pathlib import Path
+from typing import IO, Any, NoReturn
+
+from tengtune.data.detect import PACKED, encoding_guess, foreign, marked_encoding, unmarked_utf16
+from tengtune.data.fault import Fault
+from tengtune.ui import language
+from tengtune.ui.problems import Problem
+
+CHUNK = 1 << 20
+LONGEST = 1 << 26
+"""Characters a single record may have; more is a quotation mark or a bracket that is never closed."""
+HEAD = 4096
+BOM = "\ufeff"
+BLANK = " \t\r\n" + BOM
+_BLANKS = re.compile(f"[{BLANK}]*")
+DAMAGED = re.compile("[\udc80-\udcff]")
+"""Bytes that are no UTF-8, as a text decoded with "surrogateescape" has them."""
+
+
+class RawFile:
+    """The bytes of a file, unpacked if it is compressed. `advance` is told how many bytes of the file itself
+    were read. head: the first bytes, as `read` will give them."""
+
+    def __init__(self, path: Path, stream: IO[bytes], advance: Callable[[int], None]) -> None:
+        self.path, self._file, self._advance = path, stream, advance
+        self._told = 0
+        self._ahead = b""
+        first = stream.read(8)
+        stream.seek(0)
+        opener = next((opener for magic, opener in PACKED.items() if first.startswith(magic)), None)
+        self.packed = opener is not None
+        self._stream: Any = opener(stream) if opener else stream
+        self.head = self._ahead = self._read(HEAD)
+
+    def read(self, count: int) -> bytes:
+        """The next bytes, at most `count` of them; none at the end."""
+        data, self._ahead = self._ahead[:count], self._ahead[count:]
+        return data or self._read(count)
+
+    def _read(self, count: int) -> bytes:
+        try:
+            data: bytes = self._stream.read(count)
+        except (EOFError, zlib.error, LZMAError) as error:
+            raise Problem("data.damaged_archive", where=self.path, reason=str(error)) from error
+        except OSError as error:
+            if not self.packed or error.errno is not None:
+                raise
+            raise Problem("data.damaged_archive", where=self.path, reason=str(error)) from error
+        place = self._file.tell()
+        if place > self._told:
+            self._advance(place - self._told)
+            self._told = place
+        return data
+
+
+def open_text(raw: RawFile, name: str, lenient: bool) -> Text:
+    """The file as text, its first window read. Problem: empty, or no text at all."""
+    found = foreign(raw.head)
+    if found:
+        kind, what = found
+        raise Problem(f"data.{kind}", where=raw.path, kind=what, file=raw.path.name)
+    text = Text(raw, name, lenient)
+    text.fill()
+    if not text.peek():
+        raise Problem("data.empty_file", where=raw.path)
+    return text
+
+
+class Text:
+    """A window over the file's text: `text[position:]` is still to be read. `record`: the number of the
+    record that is being read. `remarks`: faults of the file as a whole, to be fetched with `said`."""
+
+    def __init__(self, raw: RawFile, name: str, lenient: bool) -> None:
+        self.raw, self.path, self.name, self.lenient = raw, raw.path, name, lenient
+        self.text, self.position, self.ended = "", 0, False
+        self.record = -1
+        self.newline = "\n"
+        self._remarks: list[Fault] = []
+        marked, unmarked = marked_encoding(raw.head), unmarked_utf16(raw.head)
+        self.encoding, mark = marked or (unmarked or "UTF-8", b"")
+        if marked:
+            code = "bom" if self.encoding == "UTF-8" else "other_encoding"
+            self.remark(code, encoding=self.encoding, file=self.path.name)
+        elif unmarked:
+            self._wrong_encoding(0, 1, unmarked)
+        self._decode: Any = codecs.getincrementaldecoder(self.encoding)().decode
+        if self.encoding in ("UTF-8", "GB18030"):  # the other decoders eat their mark themselves
+            raw.read(len(mark))
+        self._bytes = len(mark)  # bytes, lines and columns before text[0]
+        self._lines = 1
+        self._column = 0
+        self._seen = (0, 1)  # a position and its line, to count lines once only
+        self.line_of_last = 1  # where the value that was read last begins
+        self.damaged = False  # bytes that cannot be decoded are in the text, as lone surrogates
+        self._first_damage = (0, 1, "?")
+        self._by_lines: bool | None = None
+        self._has_wide = False  # characters beyond ASCII have been decoded
+
+    def remark(self, code: str, dropped: bool = False, **values: object) -> None:
+        """Note a fault of the file as a whole, once."""
+        fault = Fault(self.name, None, None, code, values, dropped)
+        if fault not in self._remarks:
+            self._remarks.append(fault)
+
+    def said(self) -> list[Fault]:
+        """The file's faults so far."""
+        return self._remarks
+
+    def by_lines(self, allowed: bool) -> None:
+        """Say whether single lines may be of another encoding than the rest: whoever reads them looks for
+        DAMAGED in each while `damaged` is True. Otherwise such a line is the end of the file."""
+        self._by_lines = allowed
+        if self.damaged and not allowed:
+            self._wrong_encoding(*self._first_damage)
+
+    def fill(self) -> bool:
+        """Drop what has been read and read on, at least doubling the window; False at the file's end."""
+        if self.ended:
+            return False
+        self._drop()
+        if len(self.text) > LONGEST:
+            self.fail("data.json_endless")
+        data = self.raw.read(max(CHUNK, len(self.text)))
+        self.ended = not data
+        self.text += self._decoded(data)
+        if self._lines == 1:  # a carriage return ends a line where no line feed ever does
+            self.newline = "\r" if "\r" in self.text[:-1] and "\n" not in self.text else "\n"
+        return not self.ended
+
+    def _drop(self) -> None:
+        gone = self.text[: self.position]
+        self._seen = (0, self.line_at(self.position))
+        self._lines = self._seen[1]
+        last = gone.rfind(self.newline)
+        self._column = len(gone) - last - 1 if last >= 0 else self._column + len(gone)
+        self._bytes += self._size(gone)
+        self.text, self.position = self.text[self.position :], 0
+
+    def _size(self, text: str) -> int:
+        """The bytes of a text in the file."""
+        if text.isascii() and self.encoding in ("UTF-8", "GB18030"):
+            return len(text)
+        codec = {"UTF-16": "utf-16-le", "UTF-32": "utf-32-le"}.get(self.encoding, self.encoding)
+        return len(text.encode(codec, "surrogateescape" if self.damaged else "strict"))
+
+    def _decoded(self, data: bytes) -> str:
+        try:
+            text: str = self._decode(data, not data)
+        except UnicodeDecodeError as error:
+            return self._undecodable(error)
+        self._has_wide = self._has_wide or not text.isascii()
+        return text
+
+    def _undecodable(self, error: UnicodeDecodeError) -> str:
+        """Bytes that are not of the file's encoding: the end, or, where single lines are of another encoding
+        than the rest, surrogates that mark them (see `by_lines`)."""
+        data: bytes = error.object
+        guess = encoding_guess(data[error.start :])
+        mixed = self.encoding == "UTF-8" and (self._has_wide or _is_mixed(data))
+        line = self.line_at(len(self.text)) + data[: error.start].count(self.newline.encode())
+        self._first_damage = (self._bytes + self._size(self.text) + error.start, line, guess)
+        if not mixed or self._by_lines is False:
+            self._wrong_encoding(*self._first_damage)
+        if not mixed and guess != "?":
+            self.encoding = guess
+            self._decode = codecs.getincrementaldecoder(guess)("replace").decode
+        else:
+            self.damaged = True
+            self._decode = codecs.getincrementaldecoder("utf-8")("surrogateescape").decode
+        text: str = self._decode(data, self.ended)
+        return text
+
+    def _wrong_encoding(self, byte: int, line: int, guess: str) -> None:
+        """The file is not of the encoding it should be: the end, unless all faults are wanted."""
+        if not self.lenient:
+            where, file = f"{self.path}:{line}", self.path.name
+            raise Problem("data.not_utf8", where=where, byte=byte, guess=guess, file=file)
+        values = {"byte": byte, "guess": guess, "file": self.path.name}
+        self._remarks.append(Fault(self.name, None, line, "wrong_encoding", values))
+
+    def peek(self) -> str:
+        """The next character that is no blank, "" at the end; `position` is moved to it."""
+        while True:
+            match = _BLANKS.match(self.text, self.position)
+            self.position = match.end() if match else self.position
+            if self.position < len(self.text):
+                return self.text[self.position]
+            if not self.fill():
+                return ""
+
+    def lines(self) -> Iterator[str]:
+        """The lines from here on."""
+        while True:
+            end = self.text.rfind(self.newline, self.position)
+            if end >= 0:
+                chunk = self.text[self.position : end]
+                self.position = end + 1
+                yield from chunk.split(self.newline)
+            if not self.fill():
+                break
+        if self.text[self.position :]:
+            rest, self.position = self.text[self.position :], len(self.text)
+            yield rest
+
+    def line_at(self, position: int) -> int:
+        """The line of a position at or after the last one asked for."""
+        seen, line = self._seen
+        if position > seen:
+            self._seen = (position, line + self.text.count(self.newline, seen, position))
+        return self._seen[1]
+
+    def place(self, at: int) -> tuple[int, int, int]:
+        """Line, column (both from 1) and byte (from 0) of a position in the window."""
+        before = self.text[:at]
+        last = before.rfind(self.newline)
+        column = len(before) - last if last >= 0 else self._column + len(before) + 1
+        return self._lines + before.count(self.newline), column, self._bytes + self._size(before)
+
+    def fail(self, code: str, at: int | None = None) -> NoReturn:
+        """End with a Problem at the present position, or at another of the window; `code` is the reason."""
+        line, column, byte = self.place(self.position if at is None else at)
+        where = f"{self.path}:{line}:{column}"
+        reason = language.say(code, longest=LONGEST)
+        raise Problem("data.bad_json", where=where, record=max(self.record, 0), byte=byte, reason=reason)
+
+
+def _is_mixed(data: bytes) -> bool:
+    """Whether most lines that are not plain ASCII are UTF-8 all the same."""
+    wide = [line for line in data.splitlines() if not line.isascii()][:-1]
+    sound = sum(_is_utf8(line) for line in wide)
+    return sound > len(wide) - sound
+
+
+def _is_utf8(line: bytes) -> bool:
+    try:
+        line.decode("utf-8")
+    except UnicodeDecodeError:
+        return False
+    return True
