@@ -55,6 +55,11 @@ class Evidence:
         return [line for line in self.metrics if line.get("loss") is not None and "event" not in line]
 
     @property
+    def training_seconds(self) -> float:
+        """Time in training steps, of all runs that took part: the record knows only the last."""
+        return float(sum(line.get("seconds", 0.0) for line in self.metrics if "event" not in line))
+
+    @property
     def evaluations(self) -> list[dict[str, Any]]:
         """The lines of evaluations during training."""
         return [line for line in self.metrics if line.get("heldout_loss") is not None]

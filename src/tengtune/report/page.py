@@ -148,7 +148,7 @@ def _tiles(evidence: Evidence) -> Html | None:
         tiles += [
             ("tile_speed", None, f"{train['tokens_per_s']:,.0f}"),
             ("tile_memory", None, f"{train['peak_memory_bytes'] / 1e9:.2f} GB"),
-            ("tile_time", None, parts.duration(evidence.records["train"].get("seconds", 0))),
+            ("tile_time", None, parts.duration(evidence.training_seconds)),
         ]
     made = [
         tag(

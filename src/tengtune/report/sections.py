@@ -185,7 +185,7 @@ def costs(evidence: Evidence) -> Html | None:
         ]
         if seconds:
             rows.insert(1, [say("report.step_time"), figure(statistics.median(seconds))])
-        whole = evidence.records["train"].get("seconds") or 0
+        whole = evidence.training_seconds
         if "saving_seconds" in train and whole:
             values = {
                 "seconds": f"{train['saving_seconds']:.1f}",
