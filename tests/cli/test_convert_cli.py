@@ -1,0 +1,213 @@
+"""`tengtune convert`, `weights show` and `weights diff` as commands."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from safetensors.numpy import load_file, save_file
+from tests.qwen1 import to_qwen1
+from tests.tiny import tiny_model
+
+from tengtune.cli.convert import command as convert_command
+from tengtune.cli.weights import command as weights_command
+from tengtune.ui.problems import Problem
+
+
+def tengtune(*arguments: object, lang: str = "en") -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "tengtune", "--lang", lang, *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
+        env={**os.environ, "PYTHONIOENCODING": "utf-8"},
+        check=False,
+    )
+
+
+def in_process(command: object, *arguments: object) -> tuple[int, str]:
+    """Exit code and output of a command in this process; its Problem is raised."""
+    done = CliRunner().invoke(command, [str(a) for a in arguments])  # type: ignore[arg-type]
+    if isinstance(done.exception, Problem):
+        raise done.exception
+    return done.exit_code, done.output
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    return tiny_model(tmp_path / "model")
+
+
+def test_there_and_back_as_commands(tmp_path: Path, model: Path) -> None:
+    done = tengtune("convert", model, tmp_path / "ms", "--to", "mindspore", "--layout", "qkv-concat")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == f"{tmp_path / 'ms'}\n"  # results only
+    assert "layout hf -> ckpt, layout qkv-concat; 27 tensors" in done.stderr
+    done = tengtune("convert", tmp_path / "ms", tmp_path / "back", "--to", "hf", "--json")
+    result = json.loads(done.stdout.splitlines()[-1])
+    assert (result["event"], result["folder"], result["layout"]) == ("result", str(tmp_path / "back"), "hf")
+    assert (result["from_layout"], result["saturated"], result["tensors"]) == ("qkv-concat", [], 27)
+    done = tengtune("weights", "diff", model, tmp_path / "back")
+    assert (done.returncode, done.stdout) == (
+        0,
+        "27 tensors have the same values, 0 differ, 0 are in one only\n",
+    )
+
+
+def test_nothing_heavy_is_imported(tmp_path: Path, model: Path) -> None:
+    """Neither torch nor MindSpore nor transformers, for any of the commands."""
+    code = (
+        "import sys\nfrom tengtune.cli.main import _guarded\n"
+        "codes = [_guarded(line.split()) for line in sys.argv[1:]]\n"
+        "heavy = {'torch', 'mindspore', 'transformers', 'safetensors', 'peft'} & set(sys.modules)\n"
+        "print(codes, sorted(heavy))"
+    )
+    commands = [
+        f"convert {model} {tmp_path}/ms --to mindspore -q",
+        f"convert {tmp_path}/ms {tmp_path}/back --to hf -q --dtype fp16",
+        f"weights show {tmp_path}/ms -q",
+        f"weights diff {model} {tmp_path}/back -q",
+    ]
+    done = subprocess.run(
+        [sys.executable, "-c", code, *commands], capture_output=True, text=True, check=False
+    )
+    assert done.stdout.splitlines()[-1] == "[0, 0, 0, 1] []", done.stderr
+
+
+def test_a_dry_run_writes_nothing(tmp_path: Path, model: Path) -> None:
+    _, said = in_process(
+        convert_command, model, tmp_path / "out", "--to", "mindspore", "--dtype", "bf16", "--dry-run"
+    )
+    assert "bfloat16" in said
+    assert f"would write 222,336 B to {tmp_path / 'out'}" in said
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (["{model}"], "convert.options"),
+        (["{model}", "{out}"], "convert.options"),
+        (["{model}", "{out}", "--to", "hf", "--force"], "convert.options"),
+        (["run.yaml", "--to", "hf"], "convert.options"),
+        (["{model}", "{out}.ckpt", "--to", "mindspore"], "convert.out_is_file"),
+        (["{model}", "{model}", "--to", "mindspore"], "convert.out_exists"),
+        (["{model}", "{out}", "--to", "hf", "--shard-size", "huge"], "merge.bad_size"),
+        (["{out}", "{out}2", "--to", "hf"], "io.not_found"),
+    ],
+)
+def test_options_that_do_not_go_together(
+    tmp_path: Path, model: Path, arguments: list[str], code: str
+) -> None:
+    filled = [a.format(model=model, out=tmp_path / "out") for a in arguments]
+    with pytest.raises(Problem) as caught:
+        in_process(convert_command, *filled)
+    assert (caught.value.code, caught.value.exit_code) == (code, 2)
+    assert not (tmp_path / "out").exists()
+
+
+def test_what_it_shows(tmp_path: Path) -> None:
+    base = to_qwen1(tiny_model(tmp_path / "s", num_key_value_heads=4, dtype="float16"), tmp_path / "base")
+    in_process(convert_command, base, tmp_path / "ms", "--to", "mindspore")
+    code, said = in_process(weights_command, "show", tmp_path / "ms", "--tensors")
+    assert code == 0
+    for text in ("qwen1", "mindformers", "model.ckpt", "float16", "2 / 64 / 384", "119,488", "its own"):
+        assert text in said, text
+    assert "transformer.layers.0.attention.wq.weight" in said
+    _, said = in_process(weights_command, "show", base, "--json")
+    told = json.loads(said.splitlines()[-1])
+    assert told["parameters"] == sum(a.size for a in load_file(base / "model.safetensors").values())
+    assert (told["layout"], told["layers"], told["hidden"], told["vocab"]) == ("hf", 2, 64, 384)
+    assert (told["tied"], told["checksums"], told["dtypes"]) == ("own", "none", {"float16": 119488})
+
+
+def test_tied_and_unknown_weights_are_shown_too(tmp_path: Path) -> None:
+    tied = tiny_model(tmp_path / "tied", tie=True)
+    assert json.loads(in_process(weights_command, "show", tied, "--json")[1])["tied"] == "none"
+    weights = load_file(tied / "model.safetensors")
+    before = json.loads(in_process(weights_command, "show", tied, "--json")[1])["parameters"]
+    save_file({**weights, "lm_head.weight": weights["model.embed_tokens.weight"]}, tied / "model.safetensors")
+    told = json.loads(in_process(weights_command, "show", tied, "--json")[1])
+    assert (told["tied"], told["parameters"]) == ("copy", before)
+    save_file({"bert.weight": np.ones(3, "f4")}, tmp_path / "other.safetensors")
+    told = json.loads(in_process(weights_command, "show", tmp_path / "other.safetensors", "--json")[1])
+    assert (told["family"], told["layout"], told["tied"]) == (None, None, "unknown")
+
+
+def test_differences_are_counted(tmp_path: Path, model: Path) -> None:
+    in_process(convert_command, model, tmp_path / "ms", "--to", "mindspore-safetensors", "--layout", "mcore")
+    weights = load_file(model / "model.safetensors")
+    changed = weights["model.layers.1.self_attn.v_proj.weight"]
+    changed[3, 5] += 0.25
+    changed[9, 1] -= 0.5
+    gap = float(
+        np.abs(
+            changed[9, 1]
+            - load_file(model / "model.safetensors")["model.layers.1.self_attn.v_proj.weight"][9, 1]
+        )
+    )
+    weights["model.norm.weight"] = weights["model.norm.weight"].astype(np.float64)
+    save_file(weights, model / "model.safetensors")
+    code, said = in_process(weights_command, "diff", model, tmp_path / "ms", "--json")
+    told = json.loads(said.splitlines()[-1])
+    assert code == 1
+    assert [(d["name"], d["count"]) for d in told["differ"]] == [
+        ("model.layers.1.self_attn.v_proj.weight", 2)
+    ]
+    assert told["differ"][0]["gap"] == gap
+    assert told["other_dtype"] == ["model.norm.weight"]
+    assert (told["same"], told["only_first"], told["only_second"]) == (26, [], [])
+    del weights["model.norm.weight"]
+    save_file({**weights, "extra": np.ones(2, "f4")}, model / "model.safetensors")
+    code, said = in_process(weights_command, "diff", tmp_path / "ms", model)
+    assert code == 1
+    assert "only in the first" in said
+    assert "only in the second" in said
+
+
+def test_other_dtypes_of_the_same_values_are_no_difference(tmp_path: Path) -> None:
+    half = tiny_model(tmp_path / "half", dtype="float16")
+    in_process(convert_command, half, tmp_path / "wide", "--to", "mindspore", "--dtype", "float32")
+    code, said = in_process(weights_command, "diff", half, tmp_path / "wide")
+    assert code == 0
+    assert "same values, other dtype" in said
+
+
+def test_a_checkpoint_without_config_is_compared_with_a_folder(tmp_path: Path, model: Path) -> None:
+    in_process(convert_command, model, tmp_path / "ms", "--to", "mindspore")
+    (tmp_path / "alone").mkdir()
+    alone = (tmp_path / "ms/model.ckpt").rename(tmp_path / "alone/x.ckpt")
+    assert in_process(weights_command, "diff", alone, model)[0] == 0
+    assert in_process(weights_command, "diff", alone, alone)[0] == 0
+
+
+def test_in_chinese(tmp_path: Path, model: Path) -> None:
+    done = tengtune("convert", model, tmp_path / "ms", "--to", "mindspore", lang="zh")
+    assert "转换完成，已回读比对" in done.stderr
+    done = tengtune("weights", "show", tmp_path / "ms", lang="zh")
+    assert "布局" in done.stdout
+
+
+@pytest.mark.slow
+def test_of_a_run_the_merged_model_is_converted(tmp_path: Path) -> None:
+    from tests.tiny import tiny_tokenizer
+
+    tiny_tokenizer(tiny_model(tmp_path / "m", max_position_embeddings=512))
+    records = [{"instruction": f"say {i}", "output": f"it is {i}"} for i in range(8)]
+    (tmp_path / "d.json").write_text(json.dumps(records))
+    text = f"model: {tmp_path}/m\ndata:\n  files: {tmp_path}/d.json\n  seq_len: 64\ntrain: {{max_steps: 1}}\n"
+    (tmp_path / "run.yaml").write_text(text + "backend: torch\n")
+    done = tengtune("convert", tmp_path / "run.yaml")
+    assert done.returncode == 0, done.stderr
+    folder = tmp_path / "runs/run"
+    assert done.stdout.splitlines()[-1] == str(folder / "mindspore")
+    assert tengtune("weights", "diff", folder / "merged", folder / "mindspore").returncode == 0
+    assert json.loads((folder / "convert.json").read_text())["figures"]["layout"] == "mindformers"
+    again = tengtune("convert", tmp_path / "run.yaml")
+    assert "up to date" in again.stderr
