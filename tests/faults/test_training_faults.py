@@ -16,6 +16,8 @@ import pytest
 from tests.fault_lab import small_disk as small_disk
 from tests.training_lab import DISTURBED, STEP_CALLS, STEPS, adapter, metrics, project, train
 
+pytestmark = pytest.mark.slow
+
 NAN_FROM = """
 import torch
 from tengtune.backends.torch.step import TorchBackend

@@ -14,6 +14,8 @@ import pytest
 from tests.fault_lab import python
 from tests.training_lab import STEPS, project
 
+pytestmark = pytest.mark.slow
+
 PROBLEMS = {"ENOSPC": "io.no_space", "EROFS": "io.not_permitted"}
 
 HARNESS = """

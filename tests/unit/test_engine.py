@@ -73,6 +73,25 @@ def test_whatever_changes_the_step_is_done_again(run: Recipe, copying: Step, cha
     assert (run.folder / "out.txt").read_text() == run.resolve("a.json").read_text()
 
 
+@pytest.mark.parametrize(
+    ("options", "expected"), [({}, False), ({"force": True}, True), ({"anew": True}, True)]
+)
+def test_a_step_that_resumes_is_told_when_not_to(
+    run: Recipe, monkeypatch: pytest.MonkeyPatch, options: dict[str, bool], expected: bool
+) -> None:
+    told: list[bool] = []
+    module = types.ModuleType("tengtune.steps.resuming")
+    module.inputs = lambda recipe: []  # type: ignore[attr-defined]
+    module.settings = lambda recipe: {}  # type: ignore[attr-defined]
+    module.run = lambda recipe, console, anew: told.append(anew) or engine.Result([])  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "tengtune.steps.resuming", module)
+    engine.prepare(run, fresh=False)
+    step = Step("resuming", "work", (), (), "续", "go on", resumes=True)
+    engine.execute(step, run, quiet(), **options)
+    engine.execute(step, run, quiet(), anew=True)  # up to date now: not done again
+    assert told == [expected]
+
+
 def test_a_failed_step_leaves_no_record(run: Recipe, copying: Step, monkeypatch: pytest.MonkeyPatch) -> None:
     engine.prepare(run, fresh=False)
     engine.execute(copying, run, quiet())
