@@ -117,7 +117,7 @@ def in_layout(weights: Weights, layout: str, config: dict[str, Any]) -> Weights:
 
 def logits(stored: Weights, layout: str, config: dict[str, Any], ids: list[int]) -> Tensor:
     """Logits [L,V] in float32. config: keys as in a Qwen2 config.json; Qwen1's weights by names alone."""
-    weights = {name: torch.from_numpy(np.asarray(array, np.float32)) for name, array in stored.items()}
+    weights = {name: torch.from_numpy(np.array(array, np.float32)) for name, array in stored.items()}
     qwen1 = any(name.startswith("transformer.") for name in weights)
     top = ("transformer.wte.embedding_weight", "transformer.ln_f.weight") if qwen1 else (
         ("embedding.word_embeddings.weight", "decoder.final_layernorm.weight")
