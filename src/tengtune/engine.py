@@ -79,10 +79,11 @@ def snapshot(recipe: Recipe) -> str:
 
 def run_all(recipe: Recipe, console: Console, anew: bool = False) -> None:
     """Every `work` step in order. If one fails after training began, the report is made all the same."""
+    wanted = [each for each in STEPS if each.kind in ("work", "if needed")]
+    _check(wanted, recipe)
     try:
-        for each in STEPS:
-            if each.kind in ("work", "if needed"):
-                execute(each, recipe, console, anew=anew)
+        for each in wanted:
+            execute(each, recipe, console, anew=anew)
     except Problem:
         if (recipe.folder / "metrics.jsonl").exists():
             with suppress(Problem):
@@ -94,10 +95,27 @@ def run_needed(
     name: str, recipe: Recipe, console: Console, force: bool = False, anew: bool = False
 ) -> dict[str, Any]:
     """The step `name` after the steps it needs; the figures of `name`."""
-    target = step(name)
-    for need in target.needs:
-        run_needed(need, recipe, console)
+    *before, target = _chain(name)
+    _check([*before, target], recipe)
+    for each in before:
+        execute(each, recipe, console)
     return execute(target, recipe, console, force, anew)
+
+
+def _chain(name: str) -> list[Step]:
+    """The step `name` behind all it needs, each once, in order."""
+    chain: list[Step] = []
+    for need in step(name).needs:
+        chain += [each for each in _chain(need) if each not in chain]
+    return [*chain, step(name)]
+
+
+def _check(steps: list[Step], recipe: Recipe) -> None:
+    """What a step can tell to be wrong before any work is done for it."""
+    for each in steps:
+        check = getattr(importlib.import_module(each.module), "check", None)
+        if check is not None:
+            check(recipe)
 
 
 def execute(

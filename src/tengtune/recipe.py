@@ -305,14 +305,14 @@ def _check_batch(recipe: Recipe, lines: Lines) -> None:
     """global_batch must be a multiple of micro_batch x ranks: rounding it would train something else."""
     train, share = recipe.train, recipe.train.micro_batch * recipe.parallel.ranks
     if train.global_batch % share:
+        down, up = train.global_batch // share * share, -(-train.global_batch // share) * share
         raise Problem(
             "recipe.batch",
             where=_place(recipe.file, lines, ("train", "global_batch")),
             global_batch=train.global_batch,
             micro_batch=train.micro_batch,
             ranks=recipe.parallel.ranks,
-            down=max(train.global_batch // share * share, share),
-            up=-(-train.global_batch // share) * share,
+            choices=" / ".join(str(size) for size in (down, up) if size),
         )
 
 

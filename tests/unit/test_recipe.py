@@ -84,7 +84,7 @@ def test_quoted_numbers_stay_texts(tmp_path: Path) -> None:
         ("data: a.json\n", "recipe.missing", 1, "model"),
         ("modle: /m\ndata: a.json\n", "recipe.unknown_key", 1, "model"),
         ("model:\n  dtype: auto\ndata: a.json\n", "recipe.missing", 1, "model.path"),
-        (SMALLEST + "train: {micro_batch: 3}\n", "recipe.batch", 3, "6 or 9"),
+        (SMALLEST + "train: {micro_batch: 3}\n", "recipe.batch", 3, "6 / 9"),
         (SMALLEST + "x: !!python/object/apply:os.system [ls]\n", "recipe.tag", 3, "python"),
         ("a: [1\n", "recipe.not_yaml", 2, ""),
         ("? [a]\n: b\n", "recipe.key_not_text", 1, ""),

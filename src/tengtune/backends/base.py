@@ -148,6 +148,16 @@ def choose(recipe: Recipe) -> str:
     raise Problem("backend.missing", where=recipe.file, exit_code=3, name=" / ".join(names), extra=names[0])
 
 
+def refuse(recipe: Recipe) -> None:
+    """Problem for what the run file asks for and its back end lacks; loads no framework."""
+    name = choose(recipe)
+    if recipe.parallel.ranks > 1:
+        raise Problem("backend.one_rank", where=recipe.file, ranks=recipe.parallel.ranks)
+    if name == "mindspore" and recipe.model.dtype not in ("auto", "float32"):
+        feature = f"model.dtype: {recipe.model.dtype}"
+        raise Problem("mindspore.not_there", where=recipe.file, feature=feature)
+
+
 def load(name: str) -> BackendModule:
     """The back end's `step` module; this imports the framework."""
     return cast(BackendModule, importlib.import_module(f"tengtune.backends.{name}.step"))

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from tengtune import files
-from tengtune.backends.base import Backend, open_backend
+from tengtune.backends.base import Backend, choose, open_backend
 from tengtune.data.store import Store, open_store
 from tengtune.engine import Result
 from tengtune.models import spec as specs
@@ -38,7 +38,11 @@ def settings(recipe: Recipe) -> dict[str, Any]:
 
 
 def run(recipe: Recipe, console: Console) -> Result:
-    """Answer output.prompts (or the first held-out questions) with both models."""
+    """Answer output.prompts (or the first held-out questions) with both models; nothing, and that is said,
+    where the back end does not answer yet."""
+    if choose(recipe) == "mindspore":
+        console.warn("predict.cannot_answer")
+        return Result([], {"questions": 0})
     tokenizer = open_tokenizer(recipe.model_folder)
     questions = _questions(recipe, tokenizer)
     answers = []

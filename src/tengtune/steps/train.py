@@ -45,6 +45,13 @@ def settings(recipe: Recipe) -> dict[str, Any]:
     return {"backend": recipe.backend, "seed": recipe.seed, **kept}
 
 
+def check(recipe: Recipe) -> None:
+    """Problem for what the back end lacks, and for a model folder that is not whole."""
+    base.refuse(recipe)
+    if recipe.model_folder.exists():  # else the download step brings it
+        open_source(recipe.model_folder, specs.from_folder(recipe.model_folder))
+
+
 def run(recipe: Recipe, console: Console, anew: bool) -> Result:
     """Train and write the result; Problem when the model, the data or the numbers do not allow it."""
     recipe = settle(recipe, console)

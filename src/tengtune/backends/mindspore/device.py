@@ -22,8 +22,6 @@ def prepare(recipe: Recipe) -> str:
     """Choose the device and return its name; Problem for a run file that asks for what is not there."""
     if recipe.model.dtype not in ("auto", DTYPE):
         raise not_there(f"model.dtype: {recipe.model.dtype}", recipe)
-    if recipe.parallel.ranks > 1:
-        raise not_there(f"parallel.ranks: {recipe.parallel.ranks}", recipe)
     if not mindspore.device_context.ascend.is_available():
         mindspore.set_device("CPU")
         return "cpu"
