@@ -121,3 +121,10 @@ def test_a_step_that_is_not_finite_changes_no_bit(
         one.step(0.01, 2.0)
     for one, another in zip(state(optimizer), state(other), strict=True):
         assert torch.equal(one, another)
+
+
+def test_the_fused_kernel_is_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch 2.1 knows the name on a CPU and fails at the first step: there the plain update serves."""
+    assert AdamW(parameters(), TRAIN)._update.__name__ == "_fused"
+    monkeypatch.setattr(torch._C, "_dispatch_has_kernel_for_dispatch_key", lambda name, key: False)
+    assert AdamW(parameters(), TRAIN)._update.__name__ == "_plain"

@@ -35,9 +35,7 @@ class AdamW:
         device = self.parameters[0].device
         self.applied = torch.zeros((), dtype=torch.float32, device=device)
         self.train = train
-        self._update = self._plain
-        if device.type in ("cpu", "cuda") and hasattr(torch, "_fused_adamw_"):
-            self._update = self._fused
+        self._update = self._fused if _has_fused(device) else self._plain
 
     def step(self, lr: float, scale: float) -> tuple[Tensor, Tensor]:
         """One step from the parameters' gradients, which are those of the loss x scale; they are used up.
@@ -95,3 +93,10 @@ class AdamW:
             self.exp_avg_sq[i].lerp_(gradient.square_(), (1 - beta2) * finite)
             root = (self.exp_avg_sq[i].sqrt() / correction).add_(self.train.eps)
             self.parameters[i].mul_(1 - rates.lr * decay * finite).sub_(self.exp_avg[i] / root * size)
+
+
+def _has_fused(device: torch.device) -> bool:
+    """Whether this torch has the fused kernel for the device: a CPU has it from torch 2.4 on. Other
+    devices are not trusted to skip a step the way those two do."""
+    key = {"cpu": "CPU", "cuda": "CUDA"}.get(device.type)
+    return key is not None and torch._C._dispatch_has_kernel_for_dispatch_key("aten::_fused_adamw_", key)
