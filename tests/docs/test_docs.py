@@ -31,6 +31,7 @@ PAIRS = [
     ("README.md", "README.zh.md"),
     ("docs/en/download.md", "docs/zh/download.md"),
     ("docs/en/data.md", "docs/zh/data.md"),
+    ("docs/en/weights.md", "docs/zh/weights.md"),
     ("docs/en/training.md", "docs/zh/training.md"),
     ("docs/en/evaluation.md", "docs/zh/evaluation.md"),
     ("docs/en/run-file.md", "docs/zh/run-file.md"),

@@ -104,7 +104,7 @@ def test_qwen1(tmp_path: Path) -> None:
 
 
 def test_a_layout_read_wrongly_gives_other_logits(tmp_path: Path) -> None:
-    """The check sees what it is there for: a layout's files, taken for those of another with the same names."""
+    """The check sees what it is there for: one layout's files, taken for another's of the same names."""
     source = tiny_model(tmp_path / "model")
     expected = source_logits(source)
     for one in MCORE:
