@@ -129,7 +129,7 @@ def execute(
     if each.kind == "if needed" and not module.needed(recipe):
         return {}
     state = {
-        "inputs": [_fingerprint(path) for path in module.inputs(recipe)],
+        "inputs": [fingerprint(path) for path in module.inputs(recipe)],
         "settings": module.settings(recipe),
     }
     record = recipe.folder / f"{each.name}.json"
@@ -193,12 +193,12 @@ def _size(folder: Path, name: str) -> dict[str, Any]:
     return {"path": name, "size": path.stat().st_size if path.exists() else None}
 
 
-def _fingerprint(path: Path) -> dict[str, Any]:
+def fingerprint(path: Path) -> dict[str, Any]:
     """An input by path, size, modification time and hash of its first 64 KiB; a folder by its files."""
     with os_errors(path):
         if path.is_dir():
             names = sorted(f for f in path.iterdir() if f.is_file())
-            return {"path": str(path), "files": [_fingerprint(f) for f in names]}
+            return {"path": str(path), "files": [fingerprint(f) for f in names]}
         info = os.stat(path)
         with open(path, "rb") as stream:
             head = hashlib.sha256(stream.read(HEADER_BYTES)).hexdigest()[:16]

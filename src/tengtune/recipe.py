@@ -226,7 +226,16 @@ def load(path: Path, overrides: Sequence[str] = ()) -> Recipe:
     value out of range, group that is missing.
     """
     path = path.absolute()
-    values, lines = read_yaml(path)
+    return _checked(*read_yaml(path), path, overrides)
+
+
+def for_model(folder: Path, overrides: Sequence[str] = ()) -> Recipe:
+    """The recipe of a model that is only asked, without a run file: all defaults."""
+    values: dict[str, Any] = {"model": str(folder.absolute()), "data": "-"}
+    return _checked(values, {}, folder.absolute(), overrides)
+
+
+def _checked(values: dict[str, Any], lines: Lines, path: Path, overrides: Sequence[str]) -> Recipe:
     for override in overrides:
         _override(values, override, lines)
     values.setdefault("name", path.stem)

@@ -21,7 +21,7 @@ LEVELS: list[set[str]] = [
     {"steps"},
     {"engine", "pipeline"},
     {"train", "data", "weights", "hub", "backends", "plan", "host", "diagnose", "cluster"}
-    | {"evaluate", "report"},
+    | {"evaluate", "report", "answer"},
     {"text", "models", "facts", "recipe", "run_yaml"},
     {"ui", "files", "json_file", "memory"},
 ]

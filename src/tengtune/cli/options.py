@@ -64,6 +64,51 @@ def step_options(function: Command) -> Command:
     return run_options(force(function))
 
 
+def model_options(function: Command) -> Command:
+    """For a command that asks a model: [RUN], --model DIR, --set, --fresh, --quiet, --json and what decides
+    answers. With --model and no RUN there is no run file.
+
+    The function receives (recipe, console, folder or None, Settings, **its own options); the run folder is
+    prepared where there is a run file.
+    """
+
+    @click.argument("run", required=False, type=FOLDER)
+    @click.option("--model", "folder", type=FOLDER, help="默认 merged/ / default: merged/")
+    @click.option(
+        "-s", "--set", "overrides", multiple=True, metavar="KEY=VALUE", help="output.max_new_tokens=9"
+    )
+    @click.option("--fresh", is_flag=True, help="旧目录改名保留，重新开始 / set the old folder aside")
+    @click.option("-q", "--quiet", is_flag=True, help="只输出结果 / results only")
+    @click.option("--json", "as_json", is_flag=True, help="JSON 行 / JSON lines")
+    @click.option("--system", metavar="TEXT", help="system 提示词 / the system prompt")
+    @click.option("--max-new-tokens", type=click.IntRange(min=1), help="回答的长度上限 / the longest answer")
+    @click.option("--stop", "stops", multiple=True, metavar="TEXT", help="遇到即停 / where an answer ends")
+    @click.option("--temperature", type=click.FloatRange(0, 100), help="0: 贪心 / greedy")
+    @click.option("--top-p", type=click.FloatRange(0, 1, min_open=True), help="核采样 / nucleus")
+    @click.option("--top-k", type=click.IntRange(0, 2**31), help="0: 不限 / all")
+    @click.option("--seed", type=click.IntRange(0, 2**32), default=0, help="采样种子 / of the draws")
+    @wraps(function)
+    def wrapper(
+        run: Path | None, folder: Path | None, overrides: tuple[str, ...], fresh: bool, quiet: bool,
+        as_json: bool, system: str | None, max_new_tokens: int | None, stops: tuple[str, ...],
+        temperature: float | None, top_p: float | None, top_k: int | None, seed: int, **options: Any,
+    ) -> None:  # fmt: skip
+        from tengtune import engine
+        from tengtune import recipe as recipes
+        from tengtune.answer.speaker import Settings
+
+        if run is None and folder is not None:
+            recipe = recipes.for_model(folder, overrides)
+        else:
+            recipe = recipes.load(run or Path("run.yaml"), overrides)
+            engine.prepare(recipe, fresh)
+        sampling = {"temperature": temperature, "top_p": top_p, "top_k": top_k}
+        asked = Settings(max_new_tokens, stops, system, sampling, seed)
+        function(recipe, make_console(quiet, as_json), folder, asked, **options)
+
+    return wrapper
+
+
 def resume_option(function: Command) -> Command:
     """--resume auto|never; the function receives `anew`, True for never."""
 

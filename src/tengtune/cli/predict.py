@@ -4,37 +4,66 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from tengtune import engine
-from tengtune.cli.options import step_options
+from tengtune.cli.options import FOLDER, model_options
 from tengtune.recipe import Recipe
+from tengtune.ui import language
 from tengtune.ui.console import Console
+
+if TYPE_CHECKING:
+    from tengtune.answer.batch import Tally
+    from tengtune.answer.speaker import Settings
 
 
 @click.command("predict")
-@step_options
+@model_options
+@click.option("--force", is_flag=True, help="即使已是最新也重做 / redo even if up to date")
 @click.option("-p", "--prompt", "prompts", multiple=True, metavar="TEXT", help="问题 / a question")
-@click.option(
-    "--model",
-    "folder",
-    type=click.Path(path_type=Path),
-    help="默认 merged/ / default: merged/",
-)
+@click.option("--file", "questions", type=FOLDER, help="题目文件（JSON Lines）/ a file of questions")
+@click.option("--out", type=FOLDER, help="--file 的回答写到哪里 / where the answers to --file go")
 def command(
-    recipe: Recipe, console: Console, force: bool, prompts: tuple[str, ...], folder: Path | None
+    recipe: Recipe,
+    console: Console,
+    folder: Path | None,
+    asked: Settings,
+    force: bool,
+    prompts: tuple[str, ...],
+    questions: Path | None,
+    out: Path | None,
 ) -> None:
-    """回答问题；不带 --prompt 时对比训练前后 / Answer --prompt; without one, compare before and after."""
+    """回答问题；什么都不问时对比训练前后 / Answer questions; asked none, compare before and after."""
+    if (questions is None) != (out is None):
+        raise click.UsageError(language.say("predict.file_and_out"), click.get_current_context())
+    if not prompts and questions is None:
+        if folder is not None:
+            raise click.UsageError(language.say("predict.what_to_ask"), click.get_current_context())
+        engine.run_needed("predict", recipe, console, force)
+        show_samples(recipe, console)
+        return
     from tengtune.steps import predict
 
-    if prompts or folder:
-        if folder is None:
-            engine.run_needed("merge", recipe, console)
-        predict.ask(recipe, folder or recipe.folder / "merged", list(prompts), console)
-        return
-    engine.run_needed("predict", recipe, console, force)
-    show_samples(recipe, console)
+    if folder is None:
+        engine.run_needed("merge", recipe, console)
+        folder = recipe.folder / "merged"
+    if prompts:
+        predict.ask(recipe, folder, prompts, asked, console)
+    if questions is not None and out is not None:
+        tally = predict.answer_file(recipe, folder, (questions, out), asked, console, force)
+        _sum_up(tally, out, console)
+
+
+def _sum_up(tally: Tally | None, out: Path, console: Console) -> None:
+    """What became of the records of --file, and where they are."""
+    if tally is not None and tally.errors:
+        console.warn("predict.errors", count=tally.errors, total=tally.records)
+    if tally is not None and tally.limit:
+        console.warn("predict.limit", count=tally.limit, total=tally.records, reason=tally.reason)
+    figures = {} if tally is None else {"records": tally.records, "errors": tally.errors, "cut": tally.limit}
+    console.result(str(out), out=str(out), **figures)
 
 
 def show_samples(recipe: Recipe, console: Console) -> None:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from tengtune import files
+from tengtune import __version__, files
+from tengtune.answer import batch
+from tengtune.answer.speaker import Settings, open_speaker
 from tengtune.backends.base import Backend, choose, open_backend
 from tengtune.data.store import Store, open_store
-from tengtune.engine import Result
+from tengtune.engine import Result, fingerprint
 from tengtune.models import spec as specs
 from tengtune.recipe import Recipe
 from tengtune.text import chatml
@@ -63,14 +67,38 @@ def run(recipe: Recipe, console: Console) -> Result:
     return Result(["samples.jsonl"], {"questions": len(rows)})
 
 
-def ask(recipe: Recipe, folder: Path, questions: list[str], console: Console) -> None:
+def ask(recipe: Recipe, folder: Path, questions: Sequence[str], asked: Settings, console: Console) -> None:
     """Print the answer of the model in `folder` to each question, and record nothing."""
-    tokenizer = open_tokenizer(folder)
-    backend = open_backend(recipe, folder, trainable=False)
+    speaker = open_speaker(recipe, folder, asked)
+    speaker.tell(console)
     for question in questions:
-        ids = _prompt(recipe, tokenizer, question)
-        text = answer(backend, tokenizer, ids, recipe.output.max_new_tokens)
-        console.result(text, prompt=question, answer=text)
+        reply = speaker.reply(speaker.prompt([Message("user", question)]))
+        text = "".join(reply)
+        console.result(text, prompt=question, answer=text, end=reply.end)
+        speaker.tell_ending(reply, console)
+
+
+def answer_file(
+    recipe: Recipe, folder: Path, job: tuple[Path, Path], asked: Settings, console: Console, force: bool
+) -> batch.Tally | None:
+    """Answer the records of a file into another, job: (questions, out); None when that is done already."""
+    questions, out = job
+    sha256, total = batch.digest(questions)
+    made_of = {
+        "questions": sha256,
+        "model": fingerprint(folder),
+        "options": asdict(asked),
+        "run file": settings(recipe) | {"policy": recipe.data.policy},
+        "tengtune": __version__,
+    }
+    work = batch.Job(questions, out, made_of)
+    done = batch.begin(work, force)
+    if done is None:
+        console.say("predict.up_to_date", out=out)
+        return None
+    speaker = open_speaker(recipe, folder, asked)
+    speaker.tell(console)
+    return batch.work(work, speaker, done, total, console)
 
 
 def answer(backend: Backend, tokenizer: Tokenizer, prompt: list[int], max_new_tokens: int) -> str:

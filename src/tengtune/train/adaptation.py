@@ -55,7 +55,9 @@ def _train_embeddings(recipe: Recipe, spec: ModelSpec, console: Console) -> bool
         raise Problem("lora.tied_embeddings", where=recipe.file)
     if wanted is False:
         return False
-    untrained, reason = (True, language.say("lora.asked_for")) if wanted is True else _untrained(recipe, spec)
+    untrained, reason = True, language.say("lora.asked_for")
+    if wanted is not True:
+        untrained, reason = chatml_is_new(recipe.model_folder, spec)
     if untrained and spec.tie:
         console.warn("lora.embeddings_tied", reason=reason)
         return False
@@ -66,14 +68,14 @@ def _train_embeddings(recipe: Recipe, spec: ModelSpec, console: Console) -> bool
     return True
 
 
-def _untrained(recipe: Recipe, spec: ModelSpec) -> tuple[bool, str]:
-    """Whether ChatML's tokens are new to the model, and what tells so: what Qwen1's generation_config.json
-    says of the model's use, else the length of the tokens' embeddings."""
-    use = _chat_format(recipe.model_folder) if spec.family == "qwen1" else None
+def chatml_is_new(folder: Path, spec: ModelSpec) -> tuple[bool, str]:
+    """Whether ChatML's tokens are new to the model in `folder`, and what tells so: what Qwen1's
+    generation_config.json says of the model's use, else the length of the tokens' embeddings."""
+    use = _chat_format(folder) if spec.family == "qwen1" else None
     if use in ("raw", "chatml"):
         return use == "raw", f"generation_config.json: chat_format {use}"
-    tokenizer = open_tokenizer(recipe.model_folder)
-    table = open_source(recipe.model_folder, spec)["model.embed_tokens.weight"]
+    tokenizer = open_tokenizer(folder)
+    table = open_source(folder, spec)["model.embed_tokens.weight"]
     usual = float(np.median(_lengths(table[:: max(1, len(table) // SAMPLE)])))
     shortest = float(_lengths(table[[tokenizer.im_start, tokenizer.im_end]]).min())
     return shortest < UNTRAINED * usual, language.say(

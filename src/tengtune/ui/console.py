@@ -58,6 +58,11 @@ class Console:
         else:
             self._line(self.out, text)
 
+    def part(self, text: str) -> None:
+        """A part of a result as it comes, on stdout; not under --json."""
+        if self.mode != "json":
+            self._write(self.out, text)
+
     def event(self, kind: str, **data: object) -> None:
         """A JSON line on stdout; nothing in the other modes."""
         if self.mode == "json":
@@ -84,9 +89,12 @@ class Console:
 
         print_table(self.out, columns, rows, title)
 
+    def _line(self, stream: TextIO, text: str) -> None:
+        self._write(stream, text + "\n")
+
     @staticmethod
-    def _line(stream: TextIO, text: str) -> None:
-        """Write one line; characters the terminal's encoding lacks are replaced, never fatal."""
+    def _write(stream: TextIO, text: str) -> None:
+        """Write at once; characters the terminal's encoding lacks are replaced, never fatal."""
         encoding = getattr(stream, "encoding", None) or "utf-8"
-        stream.write(text.encode(encoding, "replace").decode(encoding, "replace") + "\n")
+        stream.write(text.encode(encoding, "replace").decode(encoding, "replace"))
         stream.flush()

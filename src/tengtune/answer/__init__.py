@@ -1,0 +1,1 @@
+"""Answering people: chat, and files of questions."""

@@ -1,0 +1,64 @@
+"""A file of questions, JSON Lines: which conversation each record asks to be answered."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from tengtune.data.formats.alpaca import question
+from tengtune.text.conversation import Message
+from tengtune.ui import language
+
+ROLES = ("system", "user", "assistant")
+
+
+class NoQuestion(ValueError):
+    """A record that cannot be asked; the text says why."""
+
+
+def parse(line: str) -> dict[str, Any]:
+    """The record in a line; NoQuestion when it is no JSON object."""
+    try:
+        value = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise NoQuestion(language.say("predict.not_json", reason=error)) from error
+    if not isinstance(value, dict):
+        raise NoQuestion(language.say("predict.not_object"))
+    return value
+
+
+def conversation(record: dict[str, Any]) -> list[Message]:
+    """What is asked: `messages` (an answer at its end is left out), `prompt`, or `instruction` with `input`;
+    `system` before it. NoQuestion otherwise."""
+    if record.get("messages") is not None:
+        return _turns(record["messages"])
+    system = _text(record, "system")
+    if "prompt" in record:
+        text = _text(record, "prompt")
+    else:
+        text = question(_text(record, "instruction"), _text(record, "input"))
+    if not text.strip():
+        raise NoQuestion(language.say("predict.no_question"))
+    return [*([Message("system", system)] if system else []), Message("user", text)]
+
+
+def _turns(value: Any) -> list[Message]:
+    turns = value if isinstance(value, list) else []
+    messages = [
+        Message(turn["role"], turn["content"])
+        for turn in turns
+        if isinstance(turn, dict) and turn.get("role") in ROLES and isinstance(turn.get("content"), str)
+    ]
+    if messages and messages[-1].role == "assistant":
+        messages.pop()
+        turns = turns[:-1]
+    if len(messages) != len(turns) or not messages or messages[-1].role != "user":
+        raise NoQuestion(language.say("predict.bad_messages"))
+    return messages
+
+
+def _text(record: dict[str, Any], key: str) -> str:
+    value = record.get(key)
+    if value is not None and not isinstance(value, str):
+        raise NoQuestion(language.say("predict.not_text", key=key))
+    return value or ""
