@@ -166,6 +166,9 @@ def test_casts_are_torchs(source: str, target: str) -> None:
     else:
         values = np.arange(2**16, dtype=np.uint16).view(DTYPES[source])
     values = values[torch.isfinite(as_tensor(values)).numpy()].reshape(-1, 1)
+    if source == "float32":  # many small ones, and few, in one piece
+        small = np.random.default_rng(1).standard_normal((300_000, 1)).astype(np.float32)
+        values = np.concatenate([values, small * np.float32(1e-5), small * np.float32(1e-7), small])
     expected = as_tensor(values).to(getattr(torch, target))
     if target == "float16":
         expected = expected.where(
@@ -177,6 +180,13 @@ def test_casts_are_torchs(source: str, target: str) -> None:
     assert torch.equal(as_tensor(found), expected)
     beyond = target == "float16" and source != "float16"
     assert saturated == (["x"] if beyond else [])
+
+
+def test_what_is_no_number_stays_none() -> None:
+    values = np.full((1000, 1), 1e-6, np.float32)
+    values[:4, 0] = np.nan, np.inf, -np.inf, 0.0
+    (found,) = cast("x", values, DTYPES["float16"], []).pieces()
+    assert np.array_equal(found, values.astype(np.float16), equal_nan=True)
 
 
 @settings(max_examples=300, deadline=None)

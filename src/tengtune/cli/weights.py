@@ -118,14 +118,14 @@ def _report(
 def verify(folder: Path, quiet: bool, as_json: bool) -> None:
     """按下载记录核对目录中每个文件的 sha256 / Check every file against the sha256 of its download."""
     from tengtune.hub.record import read_record
-    from tengtune.weights.source import read_folder
+    from tengtune.weights.found import open_found
 
     console = make_console(quiet, as_json)
     record = read_record(folder)
     if record is not None:
         _hashes(folder, record, console)
         return
-    tensors = len(read_folder(folder))  # Problem: a file is missing, cut or damaged in its header
+    tensors = len(open_found(folder).tensors)  # Problem: a file is missing, cut or damaged in its header
     console.warn("download.no_record")
     console.result(language.say("download.headers_right", tensors=tensors), tensors=tensors, sha256=None)
 

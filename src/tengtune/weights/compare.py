@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from tengtune.weights.cast import to_float16
+from tengtune.weights.cast import to_dtype
 from tengtune.weights.stream import Array, Rows, blocks, same_bits
 
 SAMPLE_BYTES = 2**16
@@ -74,10 +74,6 @@ def same_samples(source: Rows, written: Rows, dtype: np.dtype[Any]) -> bool:
     step = max(1, SAMPLE_BYTES * length // max(1, source.nbytes))
     for start in sorted({0, (length - step) // 2, length - step}):
         rows = slice(max(0, start), max(0, start) + step)
-        if not same_bits(_cast(source[rows], dtype), written[rows]):
+        if not same_bits(to_dtype(source[rows], dtype)[0], written[rows]):
             return False
     return True
-
-
-def _cast(values: Array, dtype: np.dtype[Any]) -> Array:
-    return to_float16(values)[0] if dtype == np.float16 != values.dtype else values.astype(dtype)

@@ -25,7 +25,7 @@ from tengtune.ui.lists import first_few
 from tengtune.ui.problems import FAILED_RUN, Problem
 from tengtune.weights import ckpt_io, safetensors_io
 from tengtune.weights.adapter import CONFIG, WEIGHTS, plain, read_adapter, write_adapter
-from tengtune.weights.cast import DTYPES, to_float16
+from tengtune.weights.cast import DTYPES, to_dtype
 from tengtune.weights.convert import CKPT_FILE, HUGGING_FACE, check_space, refuse_input
 from tengtune.weights.found import ADAPTER_CKPT, Found, open_found
 from tengtune.weights.mindformers_yaml import YAML
@@ -85,13 +85,9 @@ def open_adapter(
     if alpha not in (None, known):
         raise Problem("convert.other_alpha", where=found.path, given=f"{alpha:g}", known=f"{known:g}")
     if dtype is not None:
-        tensors = {name: _cast(array, dtype) for name, array in tensors.items()}
+        tensors = {name: to_dtype(array, DTYPES[dtype])[0] for name, array in tensors.items()}
     target = HF if to == HUGGING_FACE else layout or MINDFORMERS
     return AdapterConversion(found, found.family, tensors, rank, known, config, to, target)
-
-
-def _cast(array: Array, dtype: str) -> Array:
-    return to_float16(array)[0] if dtype == "float16" else array.astype(DTYPES[dtype])
 
 
 def _from_peft(folder: Path, family: Family) -> tuple[Tensors, int, float]:

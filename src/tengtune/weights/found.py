@@ -13,8 +13,9 @@ from tengtune.ui.problems import Problem, os_errors
 from tengtune.weights import ckpt_io, deepspeed, distributed, safetensors_io, torch_zip
 from tengtune.weights.adapter import TORCH_WEIGHTS, WEIGHTS
 from tengtune.weights.record import Record, read_record
+from tengtune.weights.safetensors_io import INDEX, SINGLE
 from tengtune.weights.shard import is_state
-from tengtune.weights.source import read_folder, weight_files
+from tengtune.weights.source import MINDSPORE_INDEX, TORCH_INDEX, TORCH_SINGLE, read_folder, weight_files
 from tengtune.weights.stream import Rows
 
 CKPT = "model.ckpt"
@@ -99,11 +100,14 @@ def _open_folder(folder: Path, trust: bool) -> tuple[str, list[Path], dict[str, 
         entries = sorted(folder.iterdir())
     if any(entry.name.startswith("rank_") and entry.is_dir() for entry in entries):
         raise Problem("convert.rank_folders", where=folder)
-    ckpts = [entry for entry in entries if entry.suffix == ".ckpt"]
-    if len(ckpts) > 1:
-        raise Problem("convert.several", where=folder, found=first_few([c.name for c in ckpts], ", "))
-    if ckpts:
-        return _open_file(ckpts[0])
+    if not any(
+        (folder / name).exists() for name in (SINGLE, INDEX, MINDSPORE_INDEX, TORCH_SINGLE, TORCH_INDEX)
+    ):
+        others = [entry for entry in entries if entry.suffix in (".ckpt", ".safetensors")]
+        if len(others) > 1:
+            raise Problem("convert.several", where=folder, found=first_few([o.name for o in others], ", "))
+        if others:
+            return _open_file(others[0])
     files, _ = weight_files(folder)
     kind = "safetensors" if files[0].suffix == ".safetensors" else "torch"
     return kind, files, dict(read_folder(folder))
