@@ -34,6 +34,7 @@ PAIRS = [
     ("docs/en/weights.md", "docs/zh/weights.md"),
     ("docs/en/training.md", "docs/zh/training.md"),
     ("docs/en/evaluation.md", "docs/zh/evaluation.md"),
+    ("docs/en/predict.md", "docs/zh/predict.md"),
     ("docs/en/run-file.md", "docs/zh/run-file.md"),
 ]
 PAGES = [*(page for pair in PAIRS for page in pair), "docs/architecture.md", "THIRD_PARTY.md"]

@@ -121,9 +121,11 @@ class Chat:
         return reply.text
 
     def _fitting(self, side: Side) -> list[int]:
-        """The prompt, after the oldest turns were forgotten where they leave no room for the answer."""
+        """The prompt, after the oldest turns were forgotten where they leave no room for the answer: for
+        max_new_tokens, but in a short window not for more than half of it."""
         speaker, dropped = side.speaker, 0
-        wanted = speaker.max_new_tokens
+        positions = speaker.backend.spec.max_positions
+        wanted = min(speaker.max_new_tokens, positions // 2)
         prompt = speaker.prompt(side.messages)
         while speaker.room(prompt) < wanted and len(side.messages) > 1:
             later = [n for n, m in enumerate(side.messages) if n and m.role == "user"]
@@ -131,7 +133,6 @@ class Chat:
             del side.messages[: later[0]]
             prompt = speaker.prompt(side.messages)
         if dropped:
-            positions = speaker.backend.spec.max_positions
             self.console.warn("chat.forgot", count=dropped, positions=positions, wanted=wanted)
         return prompt
 
