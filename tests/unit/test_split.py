@@ -1,4 +1,4 @@
-"""Which documents are held out: copies of a text never stand on both sides; weights repeat what is trained."""
+"""Which documents are held out: copies never stand on both sides; weights repeat what is trained."""
 
 from __future__ import annotations
 
