@@ -18,7 +18,10 @@ from tengtune.ui.console import Console
 from tengtune.ui.problems import Problem
 from tengtune.weights import ckpt_io
 from tengtune.weights.adapter import read_adapter
+from tengtune.weights.compare import compare
 from tengtune.weights.convert_adapter import AdapterConversion
+from tengtune.weights.found import open_found
+from tengtune.weights.look import comparable
 from tengtune.weights.merge import open_merge, write_merge
 from tengtune.weights.stream import stream
 
@@ -143,6 +146,17 @@ def test_peft_there_and_back(tmp_path: Path, peft: Path, to: str) -> None:
     back = run(run(peft, tmp_path / "there", to), tmp_path / "back", "hf")
     assert same(peft_tensors(back), peft_tensors(peft))
     assert json.loads((back / "adapter_config.json").read_text()) == peft_config()
+
+
+def test_adapters_are_compared_across_layouts(tmp_path: Path, peft: Path) -> None:
+    there = run(peft, tmp_path / "there", "mindspore")
+    one, other = (comparable(open_found(folder), None) for folder in (peft, there))
+    assert one.keys() == other.keys()
+    assert len(one) == 2 * 2 * 7
+    assert compare(one, other) == []
+    name = "model.layers.1.self_attn.k_proj.lora_B.weight"
+    (found,) = compare({**one, name: one[name][:] + np.float32(1)}, other)
+    assert (found.name, found.count) == (name, HIDDEN * RANK)
 
 
 @pytest.mark.parametrize("prefix", ["mindpet_delta_lora", "tk_delta_lora", "lora"])

@@ -52,8 +52,8 @@ class Found:
 
     def without_lora(self) -> Found:
         """The same without an adapter's tensors."""
-        kept = {name: rows for name, rows in self.tensors.items() if name not in self.lora}
-        return replace(self, tensors=kept) if len(kept) < len(self.tensors) else self
+        lora = self.lora
+        return replace(self, tensors={n: rows for n, rows in self.tensors.items() if n not in lora})
 
     @property
     def lora_and_model(self) -> bool:
@@ -66,29 +66,32 @@ def open_found(path: Path, trust: bool = False) -> Found:
     DeepSpeed). Raises Problem: nothing that is known, damaged, ranks to be merged first."""
     folder = path if path.is_dir() else path.parent
     kind, files, tensors = _open_folder(path, trust) if path.is_dir() else _open_file(path)
-    left_out = tuple(name for name, rows in tensors.items() if is_state(name, rows))
+    left_out = {name: None for name, rows in tensors.items() if is_state(name, rows)}
     kept = {name: rows for name, rows in tensors.items() if name not in left_out}
     signs = detect([name.removeprefix(PEFT_PREFIX) for name in kept])
     family, layout = signs or (None, None)
-    return Found(path, kind, tuple(files), kept, left_out, family, layout, read_record(folder))
+    return Found(path, kind, tuple(files), kept, tuple(left_out), family, layout, read_record(folder))
 
 
 def _open_file(path: Path) -> tuple[str, list[Path], dict[str, Rows]]:
     if path.suffix == ".safetensors":
         return "safetensors", [path], dict(safetensors_io.open_file(path))
     with os_errors(path), open(path, "rb") as stream:
-        zipped = (
-            stream.read(len(_ZIP)) == _ZIP
-        )  # torch.save under any name: upstream's scripts call it .ckpt, too
+        zipped = stream.read(len(_ZIP)) == _ZIP  # torch.save: upstream's scripts call that .ckpt as well
     if path.suffix == ".ckpt" and not zipped:
         return "ckpt", [path], ckpt_io.open_file(path)
     return "torch", [path], dict(torch_zip.open_file(path))
 
 
 def _open_folder(folder: Path, trust: bool) -> tuple[str, list[Path], dict[str, Rows]]:
+    """By the names that are plain; then what checkpoints look like; then the one file there is."""
     for name in (WEIGHTS, TORCH_WEIGHTS, ADAPTER_CKPT):
         if (folder / name).exists():
             return _open_file(folder / name)
+    if any((folder / name).exists() for name in (SINGLE, INDEX, MINDSPORE_INDEX, TORCH_SINGLE, TORCH_INDEX)):
+        files, _ = weight_files(folder)
+        kind = "safetensors" if files[0].suffix == ".safetensors" else "torch"
+        return kind, files, dict(read_folder(folder))
     zero = deepspeed.find_checkpoint(folder)
     if zero is not None or (folder / distributed.METADATA).is_file():
         if not trust:
@@ -100,14 +103,9 @@ def _open_folder(folder: Path, trust: bool) -> tuple[str, list[Path], dict[str, 
         entries = sorted(folder.iterdir())
     if any(entry.name.startswith("rank_") and entry.is_dir() for entry in entries):
         raise Problem("convert.rank_folders", where=folder)
-    if not any(
-        (folder / name).exists() for name in (SINGLE, INDEX, MINDSPORE_INDEX, TORCH_SINGLE, TORCH_INDEX)
-    ):
-        others = [entry for entry in entries if entry.suffix in (".ckpt", ".safetensors")]
-        if len(others) > 1:
-            raise Problem("convert.several", where=folder, found=first_few([o.name for o in others], ", "))
-        if others:
-            return _open_file(others[0])
-    files, _ = weight_files(folder)
-    kind = "safetensors" if files[0].suffix == ".safetensors" else "torch"
-    return kind, files, dict(read_folder(folder))
+    others = [entry for entry in entries if entry.suffix in (".ckpt", ".safetensors")]
+    if not others:
+        weight_files(folder)  # its Problem says what was wanted
+    if len(others) > 1:
+        raise Problem("convert.several", where=folder, found=first_few([o.name for o in others], ", "))
+    return _open_file(others[0])
