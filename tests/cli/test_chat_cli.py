@@ -342,3 +342,6 @@ def test_files_that_are_not_ours_stay(
     assert tengtune("predict", "--model", "model", "--file", "in.jsonl") == 2
     assert tengtune("predict", "--model", "model") == 2
     assert tengtune(*BATCH[:4], "none.jsonl", *BATCH[5:]) == 2
+    os.mkfifo(tmp_path / "pipe")  # it could be read once only
+    assert tengtune(*BATCH[:4], "pipe", "--out", "new.jsonl") == 2
+    assert "predict.pipe" in capsys.readouterr().err

@@ -52,8 +52,11 @@ class Tally:
 
 
 def digest(path: Path) -> tuple[str, int]:
-    """sha256 of the file and the number of its records (lines that are not blank)."""
+    """sha256 of the file and the number of its records (lines that are not blank). Problem for a pipe: the
+    questions are read twice, and once more when a run goes on."""
     whole, count = hashlib.sha256(), 0
+    if path.is_fifo():
+        raise Problem("predict.pipe", where=path)
     with os_errors(path), open(path, "rb") as stream:
         for line in stream:
             whole.update(line)
