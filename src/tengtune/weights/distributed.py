@@ -16,7 +16,7 @@ from tengtune.ui.lists import first_few
 from tengtune.ui.problems import Problem
 from tengtune.weights import torch_zip
 from tengtune.weights.inert_pickle import load_metadata
-from tengtune.weights.stream import Array, Rows
+from tengtune.weights.stream import Array, Counted, Rows
 
 METADATA = ".metadata"
 _WRAPPERS = re.compile(r"(_fsdp_wrapped_module|_checkpoint_wrapped_module|_orig_mod)\.")
@@ -24,26 +24,15 @@ _EMBEDDING = re.compile(r"(.*?)(model\.embed_tokens|transformer\.wte)\.weight")
 _OWN = re.compile(r"(model|transformer|lm_head)\.")
 
 
-class Chunks:
+class Chunks(Counted):
     """A tensor over its parts, each at its offsets; only the rows asked for are copied."""
 
     def __init__(self, shape: tuple[int, ...], chunks: list[tuple[tuple[int, ...], Array]]) -> None:
         self.shape, self._chunks, self.dtype = shape, chunks, chunks[0][1].dtype
 
-    @property
-    def size(self) -> int:
-        return prod(self.shape)
-
-    @property
-    def nbytes(self) -> int:
-        return self.size * self.dtype.itemsize
-
-    def __len__(self) -> int:
-        return self.shape[0]
-
     def __getitem__(self, rows: slice) -> Array:
-        start, stop, _ = rows.indices(len(self))
-        result: Array = np.empty((max(0, stop - start), *self.shape[1:]), self.dtype)
+        start, stop = self.bounds(rows)
+        result: Array = np.empty((stop - start, *self.shape[1:]), self.dtype)
         for offsets, part in self._chunks:
             low, high = max(start, offsets[0]), min(stop, offsets[0] + len(part))
             if low < high:

@@ -13,7 +13,7 @@ import numpy as np
 
 from tengtune.models.layouts import HF, stored_tensors
 from tengtune.models.spec import ModelSpec
-from tengtune.weights.stream import PIECE_BYTES, Array, Rows, TensorStream
+from tengtune.weights.stream import PIECE_BYTES, Array, Counted, Rows, TensorStream
 
 
 def stored_shapes(spec: ModelSpec, layout: str = HF) -> dict[str, tuple[int, ...]]:
@@ -57,7 +57,7 @@ def put_together(spec: ModelSpec, tensors: Iterable[TensorStream], layout: str =
     ]
 
 
-class Picked:
+class Picked(Counted):
     """Of every group of a tensor's rows some: from the `first` on, `share` many."""
 
     def __init__(self, whole: Rows, groups: int, first: int, share: int) -> None:
@@ -65,25 +65,12 @@ class Picked:
         self._each = len(whole) // groups
         self.shape, self.dtype = (groups * share, *whole.shape[1:]), whole.dtype
 
-    @property
-    def size(self) -> int:
-        return prod(self.shape)
-
-    @property
-    def nbytes(self) -> int:
-        return self.size * self.dtype.itemsize
-
-    def __len__(self) -> int:
-        return self.shape[0]
-
     def __getitem__(self, rows: slice) -> Array:
-        start, stop, step = rows.indices(len(self))
-        if step != 1:
-            raise ValueError("rows come one after the other")
+        start, stop = self.bounds(rows)
         group, within = divmod(start, self._share)
         if stop - start <= self._share - within:  # all in one group
             begin = group * self._each + self._first + within
-            return self._whole[begin : begin + max(0, stop - start)]
+            return self._whole[begin : begin + stop - start]
         end = -(-stop // self._share)
         block = self._whole[group * self._each : end * self._each]
         block = block.reshape(end - group, self._each, *self.shape[1:])
