@@ -17,13 +17,12 @@ import json
 import math
 import shutil
 import statistics
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
 
 import ml_dtypes
 import numpy as np
+from process import COPY, measure
 
 from tengtune.models.spec import from_config
 from tengtune.weights.safetensors_io import write_folder
@@ -41,42 +40,24 @@ SHAPE = {
     "rope_theta": 1e6,
     "torch_dtype": "bfloat16",
 }
-OURS = """
-import json, sys, time
-from pathlib import Path
-from tengtune.memory import PeakMemory, anonymous_bytes
+OURS = (
+    """
 from tengtune.weights.convert import open_conversion, write_conversion
 from tengtune.weights.found import open_found
-
-before, start = anonymous_bytes(), time.perf_counter()
-with PeakMemory() as peak:
-    layout, dtype = (None if text == "-" else text for text in sys.argv[4:6])
-    job = open_conversion(open_found(Path(sys.argv[1])), sys.argv[3], layout, dtype)
-    write_conversion(job, Path(sys.argv[2]))
-    seconds = time.perf_counter() - start
-print(json.dumps([seconds, peak.bytes - before]))
-"""
-PEER = """
-import json, os, sys, time
-os.environ["GLOG_v"] = "3"
-import mindspore
-from tengtune.memory import PeakMemory, anonymous_bytes
-
-before, start = anonymous_bytes(), time.perf_counter()
-with PeakMemory() as peak:
-    tensors = mindspore.load_checkpoint(sys.argv[1])
-    mindspore.save_checkpoint([{"name": n, "data": t} for n, t in tensors.items()], sys.argv[2])
-    seconds = time.perf_counter() - start
-print(json.dumps([seconds, peak.bytes - before]))
-"""
-COPY = """
-import json, subprocess, sys, time
-from pathlib import Path
-start = time.perf_counter()
-subprocess.run(["cp", "-r", "--reflink=never", *sys.argv[1:]], check=True)
-subprocess.run(["sync", *map(str, Path(sys.argv[2]).iterdir())], check=True)
-print(json.dumps([time.perf_counter() - start, 0]))
-"""
+""",
+    """
+layout, dtype = (None if text == "-" else text for text in sys.argv[4:6])
+job = open_conversion(open_found(Path(sys.argv[1])), sys.argv[3], layout, dtype)
+write_conversion(job, Path(sys.argv[2]))
+""",
+)
+PEER = (
+    "import mindspore",
+    """
+tensors = mindspore.load_checkpoint(sys.argv[1])
+mindspore.save_checkpoint([{"name": n, "data": t} for n, t in tensors.items()], sys.argv[2])
+""",
+)
 
 
 def make_model(folder: Path, gigabytes: float) -> Path:
@@ -96,15 +77,6 @@ def make_model(folder: Path, gigabytes: float) -> Path:
     return source
 
 
-def measure(script: str, *arguments: object) -> tuple[float, int]:
-    command = [sys.executable, "-c", script, *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise SystemExit(done.stderr[-2000:])
-    seconds, peak = json.loads(done.stdout.splitlines()[-1])
-    return seconds, peak
-
-
 def compare(folder: Path, gigabytes: float, repeat: int) -> None:
     source, ckpt, out = make_model(folder, gigabytes), folder / "ckpt", folder / "out"
     measure(OURS, source, ckpt, "mindspore", "-", "-")
@@ -120,13 +92,17 @@ def compare(folder: Path, gigabytes: float, repeat: int) -> None:
     times: dict[str, list[float]] = {name: [] for name in contenders}
     peaks = dict.fromkeys(contenders, 0)
     for _ in range(repeat):
-        for name, (script, arguments) in contenders.items():
-            seconds, peak = measure(script, *arguments)
+        for name, (piece, arguments) in contenders.items():
+            try:
+                seconds, peak = measure(piece, *arguments)
+            except RuntimeError as error:  # MindSpore refuses a file larger than the memory that is free
+                print(f"{name}: {error}"[:200], flush=True)
+                continue
             times[name].append(seconds)
             peaks[name] = max(peak, peaks[name])
             shutil.rmtree(out, ignore_errors=True)
             (folder / "out.ckpt").unlink(missing_ok=True)
-    median = {name: statistics.median(seconds) for name, seconds in times.items()}
+    median = {name: statistics.median(seconds or [math.nan]) for name, seconds in times.items()}
     print(f"{size / 1e9:.2f} GB, median of {repeat}", flush=True)
     for name, seconds in median.items():
         beside = f"{median['cp'] / seconds:5.2f} of cp | {median['mindspore'] / seconds:5.1f} x MindSpore"

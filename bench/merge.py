@@ -11,15 +11,13 @@ of anonymous RSS while joining, without the framework's own. Ours and cp end wit
 from __future__ import annotations
 
 import argparse
-import json
 import shutil
 import statistics
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
 
 import numpy as np
+from process import COPY, measure
 
 from tengtune.weights import ckpt_io, safetensors_io
 from tengtune.weights.layout import Layout
@@ -28,38 +26,17 @@ from tengtune.weights.strategy import Strategy, write_merged
 from tengtune.weights.stream import stream
 
 HIDDEN = 4096
-OURS = """
-import json, sys, time
-from pathlib import Path
-from tengtune.memory import PeakMemory, anonymous_bytes
-from tengtune.weights.shard import merged_streams, open_shards, write_whole
-
-before, start = anonymous_bytes(), time.perf_counter()
-with PeakMemory() as peak:
-    write_whole(merged_streams(open_shards(Path(sys.argv[1]), Path(sys.argv[2]))), Path(sys.argv[3]))
-    seconds = time.perf_counter() - start
-print(json.dumps([seconds, peak.bytes - before]))
-"""
-PEER = """
-import json, os, sys, time
-os.environ["GLOG_v"] = "3"
-import mindspore
-from tengtune.memory import PeakMemory, anonymous_bytes
-
-before, start = anonymous_bytes(), time.perf_counter()
-with PeakMemory() as peak:
-    kind = sys.argv[4]
-    mindspore.transform_checkpoints(sys.argv[1], sys.argv[3], "whole", sys.argv[2], None, output_format=kind)
-    seconds = time.perf_counter() - start
-print(json.dumps([seconds, peak.bytes - before]))
-"""
-COPY = """
-import json, subprocess, sys, time
-start = time.perf_counter()
-subprocess.run(["cp", "--reflink=never", *sys.argv[1:]], check=True)
-subprocess.run(["sync", sys.argv[2]], check=True)
-print(json.dumps([time.perf_counter() - start, 0]))
-"""
+OURS = (
+    "from tengtune.weights.shard import merged_streams, open_shards, write_whole",
+    "write_whole(merged_streams(open_shards(Path(sys.argv[1]), Path(sys.argv[2]))), Path(sys.argv[3]))",
+)
+PEER = (
+    "import mindspore",
+    """
+kind = sys.argv[4]
+mindspore.transform_checkpoints(sys.argv[1], sys.argv[3], "whole", sys.argv[2], None, output_format=kind)
+""",
+)
 
 
 def make_run(folder: Path, gigabytes: float, kind: str) -> tuple[Path, Path, Path]:
@@ -76,13 +53,6 @@ def make_run(folder: Path, gigabytes: float, kind: str) -> tuple[Path, Path, Pat
     write_split(split_streams(open_file(whole), strategy), strategy, folder / "ranks", f".{kind}")
     write_merged(strategy, folder / "strategy.ckpt")
     return whole, folder / "ranks", folder / "strategy.ckpt"
-
-
-def measure(script: str, *arguments: object) -> tuple[float, int]:
-    command = [sys.executable, "-c", script, *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    seconds, peak = json.loads(done.stdout.splitlines()[-1])
-    return seconds, peak
 
 
 def compare(folder: Path, gigabytes: float, kind: str, repeat: int) -> None:
