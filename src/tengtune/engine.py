@@ -17,6 +17,7 @@ import importlib
 import json
 import os
 import platform
+import stat
 import time
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -25,10 +26,10 @@ from typing import Any
 
 from tengtune import __version__, files
 from tengtune.pipeline import STEPS, Step, step
-from tengtune.recipe import CHANGEABLE, Recipe
+from tengtune.recipe import CHANGEABLE, Recipe, load
 from tengtune.ui.console import Console
 from tengtune.ui.language import current
-from tengtune.ui.problems import Problem, os_errors
+from tengtune.ui.problems import FAILED_RUN, Problem, os_errors
 
 HEADER_BYTES = 65_536
 FAILURE = "failure.json"
@@ -53,9 +54,7 @@ def prepare(recipe: Recipe, fresh: bool) -> None:
         _set_aside(recipe.folder)
     text = snapshot(recipe)
     if record.exists():
-        with os_errors(record):
-            old = record.read_text(encoding="utf-8")
-        before, after = _comparable(old), _comparable(text)
+        before, after = _comparable(_old_snapshot(record)), _comparable(text)
         if before != after:
             changes = difflib.unified_diff(before, after, "run folder", "run file", n=0, lineterm="")
             shown = [c for c in changes if not c.startswith(("---", "+++", "@@"))]
@@ -63,6 +62,15 @@ def prepare(recipe: Recipe, fresh: bool) -> None:
                 "engine.changed", where=recipe.folder, difference="\n".join(shown), name=recipe.name + "-2"
             )
     files.write_text(record, text)
+
+
+def _old_snapshot(record: Path) -> str:
+    """The run folder's snapshot as today's version would write it: keys unknown then have their default."""
+    try:
+        return snapshot(load(record))
+    except Problem:  # a key that has gone since: the difference shows it
+        with os_errors(record):
+            return record.read_text(encoding="utf-8", errors="replace")
 
 
 def snapshot(recipe: Recipe) -> str:
@@ -148,6 +156,8 @@ def execute(
     except Problem as problem:
         _note_failure(recipe.folder / FAILURE, each, problem)
         raise
+    if not (recipe.folder / "run.yaml").exists():
+        raise Problem("engine.folder_gone", where=recipe.folder, exit_code=FAILED_RUN, step=each.name)
     if each.name != "report":
         files.remove(recipe.folder / FAILURE)
     done = {
@@ -200,6 +210,8 @@ def fingerprint(path: Path) -> dict[str, Any]:
             names = sorted(f for f in path.iterdir() if f.is_file())
             return {"path": str(path), "files": [fingerprint(f) for f in names]}
         info = os.stat(path)
+        if not stat.S_ISREG(info.st_mode):
+            raise Problem("io.not_plain", where=path)
         with open(path, "rb") as stream:
             head = hashlib.sha256(stream.read(HEADER_BYTES)).hexdigest()[:16]
     return {"path": str(path), "size": info.st_size, "mtime_ns": info.st_mtime_ns, "head": head}

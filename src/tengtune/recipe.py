@@ -10,10 +10,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from tengtune.models.hub_id import MODELS, hub_id_in
 from tengtune.run_yaml import KeyPath, Lines, parse_scalar, read_yaml
+from tengtune.ui.language import say
 from tengtune.ui.problems import Problem
 
 Dtype = Literal["auto", "float32", "float16", "bfloat16"]
@@ -52,6 +53,23 @@ it: what is learned does not depend on them, save for rounding."""
 
 Positive = Annotated[int, Field(ge=1)]
 Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
+
+
+MAX_NAME_BYTES = 200
+"""A file name's limit is 255 bytes; suffixes are added to it."""
+
+
+def _folder_name(name: str) -> str:
+    """The name, if a folder of its own can have it."""
+    if (
+        name in ("", ".", "..")
+        or name.startswith("-")
+        or len(name.encode("utf-8", "replace")) > MAX_NAME_BYTES
+    ):
+        raise ValueError("a folder of its own cannot be called that")
+    if any(character in "/\\" or not character.isprintable() for character in name):
+        raise ValueError("a folder's name has no slash, backslash or control character")
+    return name
 
 
 class Group(BaseModel):
@@ -93,8 +111,8 @@ class Train(Group):
     """The optimization."""
 
     method: Literal["lora", "full"] = "lora"
-    epochs: Annotated[float, Field(gt=0)] = 3.0
-    max_steps: Positive | None = None
+    epochs: Annotated[float, Field(gt=0, le=100_000)] = 3.0
+    max_steps: Annotated[int, Field(ge=1, le=10**9)] | None = None
     micro_batch: Positive = 1
     global_batch: Positive = 8
     # None: 3e-4 for lora, 1e-5 for full, the values of the Qwen recipe.
@@ -169,7 +187,7 @@ class Output(Group):
 class Recipe(Group):
     """A whole run file. `file` is where it was read from; paths in it are relative to that folder."""
 
-    name: Annotated[str, Field(pattern=r"^[^/\\\x00]+$", max_length=100)]
+    name: Annotated[str, AfterValidator(_folder_name)]
     backend: Literal["auto", "torch", "mindspore"] = "auto"
     seed: Annotated[int, Field(ge=0, lt=2**32)] = 42
     model: Model
@@ -271,16 +289,17 @@ def _override(values: dict[str, Any], text: str, lines: Lines) -> None:
             values[short] = {full: values[short]}
     target = values
     for part in parts[:-1]:
-        target = target.setdefault(part, {}) if isinstance(target.get(part, {}), dict) else {}
+        inner = target.setdefault(part, {})
+        if not isinstance(inner, dict):
+            raise Problem("recipe.unknown_key", where=f"--set {key}", key=key, nearest="")
+        target = inner
     many = parts[-1] in ("files", "targets", "prompts", "evaluate")
     target[parts[-1]] = [parse_scalar(item) for item in raw.split(",")] if many else parse_scalar(raw)
     lines[parts] = 0
 
 
 def _unknown_file_key(path: Path, lines: Lines) -> Recipe:
-    raise Problem(
-        "recipe.unknown_key", where=f"{path}:{lines[('file',)]}", key="file", group="the run file", near=""
-    )
+    raise Problem("recipe.unknown_key", where=f"{path}:{lines[('file',)]}", key="file", nearest="")
 
 
 def _place(path: Path, lines: Lines, at: KeyPath) -> str:
@@ -304,7 +323,8 @@ def _problem(error: ValidationError, path: Path, lines: Lines, values: dict[str,
         near = difflib.get_close_matches(key, list(keys()), n=1, cutoff=0.5) or [
             full for full in keys() if full.split(".")[-1] == at[-1]
         ]
-        return Problem("recipe.unknown_key", where=where, key=key, near=near[0] if near else "-")
+        nearest = say("recipe.nearest", near=near[0]) if near else ""
+        return Problem("recipe.unknown_key", where=where, key=key, nearest=nearest)
     if fault["type"] == "missing":
         return Problem("recipe.missing", where=where, key=key)
     return Problem("recipe.bad_value", where=where, key=key, value=fault.get("input"), reason=fault["msg"])

@@ -20,6 +20,7 @@ Lines = dict[KeyPath, int]
 
 _INT = re.compile(r"[-+]?\d[\d_]*\Z")
 _FLOAT = re.compile(r"[-+]?(\d[\d_]*\.?\d*|\.\d+)([eE][-+]?\d+)?\Z")
+_ODD = re.compile("[\x00-\x08\x0b-\x1f\x7f\ud800-\udfff]")
 _CONSTANTS = {"": None, "~": None, "null": None, "true": True, "false": False}
 MAX_BYTES = 1_000_000
 MAX_NODES = 20_000
@@ -50,7 +51,10 @@ def read_yaml(path: Path) -> tuple[dict[str, Any], Lines]:
     if node is None or not isinstance(node, yaml.MappingNode):
         raise Problem("recipe.not_mapping", where=path)
     reader = _Reader(path)
-    value = reader.convert(node, ())
+    try:
+        value = reader.convert(node, ())
+    except RecursionError as error:  # an anchor inside itself
+        raise Problem("recipe.too_large", where=path) from error
     return value, reader.lines
 
 
@@ -82,6 +86,9 @@ class _Reader:
         if not node.tag.startswith("tag:yaml.org,2002:") or "python" in node.tag:
             raise Problem("recipe.tag", where=place, tag=node.tag)
         if isinstance(node, yaml.ScalarNode):
+            odd = _ODD.search(node.value)
+            if odd:
+                raise Problem("recipe.control_character", where=place, character=odd.group())
             return parse_scalar(node.value) if node.style is None else node.value
         if isinstance(node, yaml.SequenceNode):
             return [self.convert(item, (*at, i)) for i, item in enumerate(node.value)]

@@ -7,6 +7,7 @@ import importlib
 import os
 import sys
 import traceback
+from contextlib import suppress
 from typing import Any
 
 import click
@@ -85,8 +86,7 @@ def _guarded(arguments: list[str]) -> int:
         code = cli.main(args=arguments, prog_name="tengtune", standalone_mode=False)
         return code if isinstance(code, int) else 0  # a command may end with a code that is no fault
     except Problem as problem:
-        console.problem(problem)
-        return problem.exit_code
+        return _told(problem, console)
     except Stopped as stopped:
         console.warn(stopped.code, **stopped.values)
         return stopped.exit_code
@@ -94,8 +94,7 @@ def _guarded(arguments: list[str]) -> int:
         return error.exit_code
     except click.ClickException as error:
         path = error.ctx.command_path if isinstance(error, click.UsageError) and error.ctx else "tengtune"
-        console.problem(Problem("ui.wrong_option", message=error.format_message(), command=path))
-        return 2
+        return _told(Problem("ui.wrong_option", message=error.format_message(), command=path), console)
     except (KeyboardInterrupt, click.Abort):
         console.warn("ui.interrupted")
         return 130
@@ -104,16 +103,19 @@ def _guarded(arguments: list[str]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except MemoryError:
-        console.problem(Problem("ui.no_memory", exit_code=FAILED_RUN))
-        return FAILED_RUN
+        return _told(Problem("ui.no_memory", exit_code=FAILED_RUN), console)
     except OSError as error:
         known = from_os_error(error)
-        if known is None:
-            return _bug(console)
-        console.problem(known)
-        return known.exit_code
+        return _told(known, console) if known else _bug(console)
     except Exception:
         return _bug(console)
+
+
+def _told(problem: Problem, console: Console) -> int:
+    """Say it, if the terminal takes it (a full disk behind a redirection does not); its exit code."""
+    with suppress(OSError):
+        console.problem(problem)
+    return problem.exit_code
 
 
 def _bug(console: Console) -> int:

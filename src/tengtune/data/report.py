@@ -35,7 +35,9 @@ class Report:
     def fault(self, fault: Fault) -> None:
         """Count one fault and write it down. A record that is dropped for several reasons counts once, under
         the first of them; all are written."""
-        self._log.write(json.dumps(fault.as_json(), ensure_ascii=False) + "\n")
+        line = json.dumps(fault.as_json(), ensure_ascii=False)
+        # A lone surrogate, which UTF-8 cannot hold, goes out as the JSON escape it came in as.
+        self._log.write(line.encode("utf-8", "backslashreplace").decode("utf-8") + "\n")
         place = fault.file, fault.record
         if fault.dropped and fault.record is not None:
             if place == self._last:

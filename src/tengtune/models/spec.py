@@ -16,6 +16,8 @@ from tengtune.ui.problems import Problem
 
 Family = Literal["qwen1", "qwen2", "qwen3"]
 
+MAX_LAYERS = 1000
+
 ARCHITECTURES: dict[str, Family] = {
     "QWenLMHeadModel": "qwen1",
     "Qwen2ForCausalLM": "qwen2",  # Qwen1.5, Qwen2 and Qwen2.5
@@ -160,7 +162,9 @@ def from_folder(folder: Path) -> ModelSpec:
 def from_config(config: dict[str, Any], where: object = "config.json") -> ModelSpec:
     """The spec in a Hugging Face config. Keys are read as the family spells them."""
     architectures = config.get("architectures") or []
-    family = next((ARCHITECTURES[a] for a in architectures if a in ARCHITECTURES), None)
+    if not isinstance(architectures, list):
+        architectures = [architectures]
+    family = next((ARCHITECTURES[a] for a in architectures if str(a) in ARCHITECTURES), None)
     if family is None and not architectures:
         family = MODEL_TYPES.get(str(config.get("model_type")))
     if family is None:
@@ -182,7 +186,7 @@ def _qwen2(config: dict[str, Any], where: object, family: Family) -> ModelSpec:
         raise Problem("model.bad_key", where=where, key="num_attention_heads", value=heads)
     if config.get("use_sliding_window"):
         raise Problem("model.sliding_window", where=where)
-    rope = config.get("rope_parameters") or {}
+    rope = _mapping(config, "rope_parameters", where)
     _refuse_scaled_rope(config, rope, where)
     return ModelSpec(
         family=family,
@@ -259,10 +263,18 @@ def _qwen1(config: dict[str, Any], where: object) -> ModelSpec:
 
 def _refuse_scaled_rope(config: dict[str, Any], rope: dict[str, Any], where: object) -> None:
     """A scaled RoPE (YaRN and others) changes every position: refusing beats computing another model."""
-    scaling = config.get("rope_scaling") or {}
+    scaling = _mapping(config, "rope_scaling", where)
     kind = scaling.get("rope_type") or scaling.get("type") or rope.get("rope_type") or "default"
     if kind != "default":
         raise Problem("model.rope_scaling", where=where, kind=kind)
+
+
+def _mapping(config: dict[str, Any], key: str, where: object) -> dict[str, Any]:
+    """The object under `key`, empty when there is none."""
+    value = config.get(key) or {}
+    if not isinstance(value, dict):
+        raise Problem("model.bad_key", where=where, key=key, value=value)
+    return value
 
 
 class _Keys:
@@ -279,7 +291,8 @@ class _Keys:
                 raise Problem("model.missing_key", where=self.where, key=keys[0])
             return default
         value = self.config[key]
-        if not isinstance(value, int) or isinstance(value, bool) or not 0 < value < 2**31:
+        most = MAX_LAYERS if key in ("num_hidden_layers", "n_layer") else 2**31
+        if not isinstance(value, int) or isinstance(value, bool) or not 0 < value < most:
             raise Problem("model.bad_key", where=self.where, key=key, value=value)
         return value
 

@@ -85,9 +85,9 @@ class Console:
         """A table on stdout (rich knows how wide Chinese characters are); not printed under --json."""
         if self.mode == "json":
             return
-        from tengtune.ui.tables import print_table
+        from tengtune.ui.tables import table_text
 
-        print_table(self.out, columns, rows, title)
+        self._line(self.out, table_text(self.out, columns, rows, title))
 
     def _line(self, stream: TextIO, text: str) -> None:
         self._write(stream, text + "\n")

@@ -86,12 +86,14 @@ def from_os_error(error: OSError, path: object = None) -> Problem | None:
         errno.ENOENT: "io.not_found",
         errno.ENOTDIR: "io.not_found",
         errno.EISDIR: "io.is_folder",
+        errno.ELOOP: "io.bad_path",
+        errno.ENAMETOOLONG: "io.bad_path",
         errno.EIO: "io.device_error",
         errno.ENOMEM: "io.no_memory",
     }.get(error.errno or 0)
     if code is None:
         return None
-    exit_code = WRONG_INPUT if code in ("io.not_found", "io.is_folder") else UNFIT_MACHINE
+    exit_code = WRONG_INPUT if code in ("io.not_found", "io.is_folder", "io.bad_path") else UNFIT_MACHINE
     return Problem(code, where=where, exit_code=exit_code, reason=os.strerror(error.errno or 0))
 
 
