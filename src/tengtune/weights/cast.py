@@ -6,7 +6,10 @@ from float16 10 times; a tensor may be full of them. Both ways here take the sam
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from typing import Any
 
@@ -23,6 +26,9 @@ DTYPES: dict[str, np.dtype[Any]] = {
 FLOAT16_MAX, BEYOND_FLOAT16 = 65504.0, 65520.0
 """float16's largest value, and the least that would be rounded to infinity."""
 
+WORKERS = min(4, os.cpu_count() or 1)
+"""Threads of a cast; each has a piece and the few times its size that casting takes."""
+
 _NORMAL, _STEP = 2.0**-14, 2.0**-24
 """float16's least value of full precision, and the distance between those below it."""
 
@@ -34,13 +40,30 @@ def cast(name: str, rows: Rows, dtype: np.dtype[Any] | None, saturated: list[str
         return stream(name, rows)
 
     def pieces() -> Iterator[Array]:
-        for block in blocks(rows):
-            values, beyond = to_dtype(rows[block], dtype)
+        for values, beyond in _ahead(lambda block: to_dtype(rows[block], dtype), blocks(rows)):
             if beyond and name not in saturated:
                 saturated.append(name)
             yield values
 
     return TensorStream(name, rows.shape, dtype, pieces)
+
+
+def _ahead(
+    work: Callable[[slice], tuple[Array, bool]], todo: Iterable[slice]
+) -> Iterator[tuple[Array, bool]]:
+    """The results of `work` in order, made by WORKERS threads while the earlier ones are written: a cast to
+    float16 takes longer than a fast disk."""
+    first, *rest = todo
+    if not rest:
+        yield work(first)
+        return
+    with ThreadPoolExecutor(WORKERS) as pool:
+        waiting = deque(pool.submit(work, block) for block in [first, *rest[: WORKERS - 1]])
+        for block in rest[WORKERS - 1 :]:
+            yield waiting.popleft().result()
+            waiting.append(pool.submit(work, block))
+        for future in waiting:
+            yield future.result()
 
 
 def to_dtype(values: Array, dtype: np.dtype[Any]) -> tuple[Array, bool]:
