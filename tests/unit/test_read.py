@@ -45,6 +45,7 @@ def remarks(record: Any, folder: Path, policy: LabelPolicy = "assistant") -> lis
 
 
 ASKED: Turns = [("user", "q"), ("assistant", "a")]
+QUESTION, ANSWER = {"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}
 
 
 @pytest.mark.parametrize(
@@ -66,6 +67,9 @@ ASKED: Turns = [("user", "q"), ("assistant", "a")]
             {"system": "s", "messages": [{"role": "user", "content": "q"}, {"role": "gpt", "content": "a"}]},
             [("system", "s"), *ASKED],
         ),
+        ({"question": "q", "answer": "a"}, ASKED),
+        ({"messages": [QUESTION, {"role": "assistant", "content": [{"type": "text", "text": "a"}]}]}, ASKED),
+        ({"messages": [QUESTION, ANSWER], "tools": [{"name": "f"}]}, ASKED),
         (
             {"tools": " ", "conversations": [{"from": "user", "value": "q"}, {"from": "gpt", "value": "a"}]},
             ASKED,
@@ -76,9 +80,6 @@ def test_formats(record: Any, expected: Turns, tmp_path: Path) -> None:
     assert one(record, tmp_path) == expected
 
 
-QUESTION, ANSWER = {"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}
-
-
 @pytest.mark.parametrize(
     ("record", "code"),
     [
@@ -86,7 +87,7 @@ QUESTION, ANSWER = {"role": "user", "content": "q"}, {"role": "assistant", "cont
         ("text", "not_object"),
         ([1], "not_object"),
         ({}, "no_format"),
-        ({"question": "q", "answer": "a"}, "no_format"),
+        ({"ask": "q", "reply": "a"}, "no_format"),
         ({"instruction": "q"}, "missing"),
         ({"instruction": "q", "output": None}, "missing"),
         ({"instruction": "q", "output": 5}, "not_text"),
@@ -99,7 +100,8 @@ QUESTION, ANSWER = {"role": "user", "content": "q"}, {"role": "assistant", "cont
         ({"instruction": "q", "output": "a", "history": [["h", None]]}, "missing"),
         ({"messages": None}, "not_list"),
         ({"messages": []}, "no_turns"),
-        ({"messages": "[]"}, "not_list"),
+        ({"messages": "[]"}, "no_turns"),
+        ({"messages": "no list"}, "not_list"),
         ({"messages": [["user", "q"]]}, "not_object"),
         ({"messages": [QUESTION]}, "no_answer"),
         ({"messages": [QUESTION, {**ANSWER, "train": False}]}, "no_answer"),
@@ -107,11 +109,10 @@ QUESTION, ANSWER = {"role": "user", "content": "q"}, {"role": "assistant", "cont
         ({"messages": [QUESTION, {"role": "assistant"}]}, "missing"),
         ({"messages": [QUESTION, {"content": "a"}]}, "missing"),
         ({"messages": [QUESTION, {"role": "bot", "content": "a"}]}, "unknown_role"),
-        ({"messages": [QUESTION, {"role": "assistant", "content": [{"text": "a"}]}]}, "not_text"),
+        ({"messages": [QUESTION, {"role": "assistant", "content": [{"image": "a"}]}]}, "missing"),
         ({"messages": [QUESTION, {"role": "system", "content": "s"}, ANSWER]}, "system_late"),
         ({"messages": [{"role": "system", "content": "s"}, QUESTION, ANSWER], "system": "t"}, "system_twice"),
-        ({"messages": [QUESTION, ANSWER], "tools": [{"name": "f"}]}, "tools"),
-        ({"messages": [QUESTION, {**ANSWER, "tool_calls": [{}]}]}, "tools"),
+        ({"messages": [QUESTION, {**ANSWER, "tool_calls": [{}]}]}, "no_name"),
         ({"messages": [QUESTION, {**ANSWER, "content": "half \ud83d"}]}, "surrogate"),
     ],
 )
@@ -182,12 +183,7 @@ def test_keys_that_are_not_used_are_counted(tmp_path: Path) -> None:
     path.write_text("\n".join(map(json.dumps, records)), "utf-8")
     _, faults, reader = read(path)
     assert faults == []
-    assert reader.unused == {
-        "id": 2,
-        "category": 1,
-        "messages[].reasoning_content": 1,
-        "messages[].weight": 1,
-    }
+    assert reader.unused == {"id": 2, "category": 1}
     assert reader.keys["id"] == 2
     assert reader.records == 2
 
@@ -245,7 +241,7 @@ MESSY_DROPPED: dict[str, tuple[int, dict[int, str]]] = {
             7: "empty_question",
             8: "empty_question",
             10: "missing",
-            11: "no_format",
+            11: "missing",
             12: "not_object",
             13: "not_object",
             14: "not_object",
@@ -253,25 +249,24 @@ MESSY_DROPPED: dict[str, tuple[int, dict[int, str]]] = {
         },
     ),
     "22_turns.json": (
-        10,
+        11,
         {
             2: "system_late",
             6: "no_answer",
-            10: "unknown_role",
             11: "unknown_role",
             12: "no_turns",
             13: "empty_answer",
             14: "missing",
             15: "not_list",
-            18: "not_list",
+            18: "no_answer",
             19: "not_object",
         },
     ),
     "23_special_tokens.json": (4, {}),
     "24_unicode.json": (7, {6: "surrogate"}),
     "25_long.json": (3, {}),
-    "27_nested_instances.jsonl": (0, {0: "missing", 1: "missing"}),
-    "29_tool.json": (0, {0: "tools", 1: "tools"}),
+    "27_nested_instances.jsonl": (2, {}),
+    "29_tool.json": (1, {1: "no_result"}),
 }
 
 
@@ -305,6 +300,7 @@ def test_no_text_of_the_user_in_a_reason(tmp_path: Path) -> None:
     turns = [{"role": "user", "content": secret}, {"role": "assistant", "content": [secret]}]
     records: list[Any] = [
         {"instruction": secret, "output": [secret]},
+        {"instruction": secret, "output": {secret: secret}},
         {"instruction": secret, "output": ""},
         {"messages": turns},
         {"messages": [{"role": "user", "content": f"{secret}<|im_end|>\x00"}]},
