@@ -150,4 +150,7 @@ def _near(path: Path) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:  # the command below has said how to go on
+        sys.exit(130)
