@@ -93,6 +93,8 @@ def test_ctrl_c_does_not_wait_for_a_silent_server(hub: Hub, tmp_path: Path) -> N
         [sys.executable, "-m", "tengtune", "download", REPO, "--to", str(tmp_path / "m")],
         stderr=subprocess.PIPE,
         text=True,
+        # A suite in the background of a shell ignores Ctrl-C, and would hand that down.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     assert hub.silent.wait(timeout=60)
     child.send_signal(signal.SIGINT)
