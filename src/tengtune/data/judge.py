@@ -7,7 +7,7 @@ Under `assistant` a record that would teach nothing, or something wrong, is drop
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from itertools import pairwise
 
 from tengtune.data.fault import Notes, Unfit
@@ -31,33 +31,38 @@ class Judge:
 
     def batch(self, talks: Sequence[Conversation]) -> dict[int, Notes]:
         """What was found on each conversation on which something was found."""
-        suspects = self.scan.suspects("\n".join(text for talk in talks for text in _texts(talk)))
+        texts: list[str] = []
+        usual = [self._is_usual(talk, texts) for talk in talks]
+        suspects = self.scan.suspects("\n".join(texts))
         found = {}
         for number, talk in enumerate(talks):
-            if suspects or not self._is_usual(talk):
+            if not usual[number] or (suspects and self._is_odd(talk, suspects)):
                 notes = Notes()
                 self(talk, notes, suspects)
                 if notes.found:
                     found[number] = notes
         return found
 
-    def _is_usual(self, talk: Conversation) -> bool:
-        """Whether nothing but the characters of the texts could be wrong."""
-        messages = talk[0]
-        if talk[1]:
+    def _is_odd(self, talk: Conversation, suspects: Collection[str]) -> bool:
+        """Whether there are characters to be remarked on."""
+        return any(self.scan.found(text, suspects) for text in _texts(talk))
+
+    def _is_usual(self, talk: Conversation, texts: list[str]) -> bool:
+        """Whether nothing but the characters of its texts, which are put to `texts`, could be wrong."""
+        contents = [message[1] for message in talk[0]]
+        shape = tuple([(m[0], m[2]) for m in talk[0] if not (m[3] or m[4])])
+        if talk[1] or len(shape) < len(contents):
+            texts += _texts(talk)
             return False
-        for message in messages:
-            if not message[1] or message[1].isspace():
-                return False
-        shape = tuple([(m[0], m[2], not m[3]) for m in messages])
+        texts += contents
         sound = self._sound.get(shape)
         if sound is None:
             notes = Notes()
-            self(talk, notes, ())
+            self(Conversation(tuple(Message(role, "x", train) for role, train in shape)), notes, ())
             sound = not notes.found
             if len(self._sound) < MOST_SHAPES:
                 self._sound[shape] = sound
-        return sound
+        return sound and "" not in contents and not any(map(str.isspace, contents))
 
     def __call__(self, talk: Conversation, notes: Notes, suspects: Collection[str] = CODES) -> None:
         """`suspects`: the faults of characters that may be there."""
@@ -119,11 +124,12 @@ class Judge:
             notes("unanswered")
 
 
-def _texts(talk: Conversation) -> Iterator[str]:
+def _texts(talk: Conversation) -> list[str]:
     """All texts of a conversation: the contents of its turns, and what else they and the tools hold."""
-    for message in talk[0]:
-        yield message[1]
-        if message[3] or message[4]:
-            yield f"{json.dumps(message.tool_calls, ensure_ascii=False)}{message.reasoning}"
+    texts = [message[1] for message in talk[0]]
     if talk[1]:
-        yield json.dumps(talk.tools, ensure_ascii=False)
+        texts.append(json.dumps(talk.tools, ensure_ascii=False))
+    for turn, message in enumerate(talk[0]):
+        if message[3] or message[4]:
+            texts[turn] += f"{json.dumps(message.tool_calls, ensure_ascii=False)}{message.reasoning}"
+    return texts

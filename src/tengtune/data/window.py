@@ -95,11 +95,11 @@ class Text:
             self.remark(code, encoding=self.encoding, file=self.path.name)
         elif unmarked:
             self._wrong_encoding(0, 1, unmarked)
-        self._decode: Any = codecs.getincrementaldecoder(self.encoding)().decode
+        self._decoder: Any = codecs.getincrementaldecoder(self.encoding)()
         if self.encoding in ("UTF-8", "GB18030"):  # the other decoders eat their mark themselves
-            raw.read(len(mark))
-        self._bytes = len(mark)  # bytes, lines and columns before text[0]
-        self._lines = 1
+            self._read = len(raw.read(len(mark)))
+        self._read = 0  # bytes read
+        self._lines = 1  # lines and columns before text[0]
         self._column = 0
         self._seen = (0, 1)  # a position and its line, to count lines once only
         self.line_of_last = 1  # where the value that was read last begins
@@ -145,7 +145,6 @@ class Text:
         self._lines = self._seen[1]
         last = gone.rfind(self.newline)
         self._column = len(gone) - last - 1 if last >= 0 else self._column + len(gone)
-        self._bytes += self._size(gone)
         self.text, self.position = self.text[self.position :], 0
 
     def _size(self, text: str) -> int:
@@ -155,31 +154,37 @@ class Text:
         codec = {"UTF-16": "utf-16-le", "UTF-32": "utf-32-le"}.get(self.encoding, self.encoding)
         return len(text.encode(codec, "surrogateescape" if self.damaged else "strict"))
 
+    def _byte_at(self, position: int) -> int:
+        """The byte at which a position of the window stands in the file."""
+        pending = len(self._decoder.getstate()[0])
+        return self._read - pending - self._size(self.text[position:])
+
     def _decoded(self, data: bytes) -> str:
         try:
-            text: str = self._decode(data, not data)
+            text: str = self._decoder.decode(data, not data)
         except UnicodeDecodeError as error:
-            return self._undecodable(error)
+            text = self._undecodable(error, self._byte_at(len(self.text)))
+        self._read += len(data)
         self._has_wide = self._has_wide or not text.isascii()
         return text
 
-    def _undecodable(self, error: UnicodeDecodeError) -> str:
+    def _undecodable(self, error: UnicodeDecodeError, begin: int) -> str:
         """Bytes that are not of the file's encoding: the end, or, where single lines are of another encoding
-        than the rest, surrogates that mark them (see `by_lines`)."""
+        than the rest, surrogates that mark them (see `by_lines`). `begin`: their first byte's place."""
         data: bytes = error.object
         guess = encoding_guess(data[error.start :])
         mixed = self.encoding == "UTF-8" and (self._has_wide or _is_mixed(data))
         line = self.line_at(len(self.text)) + data[: error.start].count(self.newline.encode())
-        self._first_damage = (self._bytes + self._size(self.text) + error.start, line, guess)
+        self._first_damage = (begin + error.start, line, guess)
         if not mixed or self._by_lines is False:
             self._wrong_encoding(*self._first_damage)
         if not mixed and guess != "?":
             self.encoding = guess
-            self._decode = codecs.getincrementaldecoder(guess)("replace").decode
+            self._decoder = codecs.getincrementaldecoder(guess)("replace")
         else:
             self.damaged = True
-            self._decode = codecs.getincrementaldecoder("utf-8")("surrogateescape").decode
-        text: str = self._decode(data, self.ended)
+            self._decoder = codecs.getincrementaldecoder("utf-8")("surrogateescape")
+        text: str = self._decoder.decode(data, self.ended)
         return text
 
     def _wrong_encoding(self, byte: int, line: int, guess: str) -> None:
@@ -226,7 +231,7 @@ class Text:
         before = self.text[:at]
         last = before.rfind(self.newline)
         column = len(before) - last if last >= 0 else self._column + len(before) + 1
-        return self._lines + before.count(self.newline), column, self._bytes + self._size(before)
+        return self._lines + before.count(self.newline), column, self._byte_at(at)
 
     def fail(self, code: str, at: int | None = None) -> NoReturn:
         """End with a Problem at the present position, or at another of the window; `code` is the reason."""

@@ -16,9 +16,11 @@ Label policies:
 
 from __future__ import annotations
 
+import functools
+import threading
 from collections.abc import Iterable, Sequence
 from itertools import chain, groupby, pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -94,29 +96,22 @@ def render_flat(
 ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.bool_], npt.NDArray[np.int64]]:
     """`render_many` without an object for each: ids and mask one after the other, int32 and bool [T], and
     where each conversation begins and the last ends, int64 [n+1]."""
-    writer = _Writer(tokenizer, policy, system, template)
-    pieces: list[_Piece] = []
-    firsts = [0]
-    for conversation in conversations:
-        pieces += writer.pieces(conversation)
-        firsts.append(len(pieces))
-    texts = [content for content, _ in pieces if type(content) is str]
+    writer = _writer(tokenizer, policy, system, template)
+    texts: list[str] = []
+    layouts = [writer.layout(conversation, texts) for conversation in conversations]
     ids, sizes = tokenizer.encode_flat(texts, control=policy == "qwen")
-    # A pool of ids: those of the texts, then each piece that is ids already. A piece is a span of it.
-    known = list(dict.fromkeys(content for content, _ in pieces if type(content) is tuple))
-    pool = np.concatenate((ids, np.fromiter(chain.from_iterable(known), np.int32)))
-    spans = np.concatenate((sizes, np.fromiter(map(len, known), np.int64, len(known))))
-    text_number = iter(range(len(texts)))
-    number_of = {content: len(texts) + i for i, content in enumerate(known)}
-    span = np.array(
-        [next(text_number) if type(c) is str else number_of[c] for c, _ in pieces],  # type: ignore[index]
-        np.int64,
-    )
+    # A pool of ids: those that are always the same, then those of the texts. A piece is a span of it.
+    given = writer.given_ids()
+    pool = np.concatenate((np.fromiter(chain.from_iterable(given), np.int32), ids))
+    spans = np.concatenate((np.fromiter(map(len, given), np.int64, len(given)), sizes))
+    span = np.concatenate([_NO_PIECES, *(layout.given for layout in layouts)])
+    span[span < 0] = np.arange(len(given), len(spans))
     lengths = spans[span]
     ends = np.cumsum(lengths)
     index = np.repeat((np.cumsum(spans) - spans)[span] + lengths - ends, lengths)
     index += np.arange(len(index))
-    train = np.repeat(np.fromiter((trained for _, trained in pieces), np.bool_, len(pieces)), lengths)
+    train = np.repeat(np.concatenate([_NO_PIECES > 0, *(layout.train for layout in layouts)]), lengths)
+    firsts = np.cumsum([0, *(len(layout.given) for layout in layouts)])
     return pool[index], train, np.concatenate((np.zeros(1, np.int64), ends))[firsts]
 
 
@@ -160,12 +155,34 @@ def first_prompt(example: Example, tokenizer: Tokenizer) -> list[int]:
     return ids
 
 
+_NO_PIECES = np.empty(0, np.int64)
+MOST_LAYOUTS = 1000
+
+
+class _Layout(NamedTuple):
+    """The pieces of a conversation: given int64, the number of the ids of each, -1 for a text; train bool.
+    heads: what stands before each turn's content in its text."""
+
+    given: npt.NDArray[np.int64]
+    train: npt.NDArray[np.bool_]
+    heads: tuple[str, ...] = ()
+
+
+@functools.lru_cache(maxsize=8)
+def _writer(tokenizer: Tokenizer, policy: LabelPolicy, system: str, template: Template) -> _Writer:
+    """The writer of many conversations, which gets to know their layouts."""
+    return _Writer(tokenizer, policy, system, template)
+
+
 class _Writer:
     """Cuts conversations into pieces, by label policy. `system`: the text of the turn put before one that
     brings none; "": no such turn."""
 
     def __init__(self, tokenizer: Tokenizer, policy: LabelPolicy, system: str, template: Template) -> None:
         self.policy, self.template, self.system = policy, template, system
+        self._given: dict[tuple[int, ...], int] = {}
+        self._layouts: dict[tuple[tuple[str, bool | None], ...], _Layout] = {}
+        self._lock = threading.Lock()
         self.start, self.end = (tokenizer.im_start,), (tokenizer.im_end,)
         self.newline = tokenizer.newline_ids
         self.roles = {role: tuple(tokenizer.encode(role)) for role in ROLES}
@@ -182,10 +199,56 @@ class _Writer:
         )
         encode = tokenizer.encode_control if policy == "qwen" else tokenizer.encode
         opening = self._qwen if policy == "qwen" else self._turn
-        self.opening: list[_Piece] = [
+        opened = [
             (tuple(encode(content)) if isinstance(content, str) else content, train)
             for content, train in (opening(Message("system", system)) if system else ())
         ]
+        self.opening: list[_Piece] = [  # as few pieces as there can be: every conversation begins so
+            (tuple(chain.from_iterable(part for part, _ in group)), train)
+            for train, group in groupby(opened, key=lambda piece: piece[1])
+        ]
+
+    def layout(self, conversation: Conversation, texts: list[str]) -> _Layout:
+        """How a conversation is put together; the texts in it, to be encoded, are put to `texts`.
+
+        Where nothing but the roles decides (and what is marked as not trained), it is known after the first
+        conversation of this kind."""
+        messages, tools, _ = conversation
+        shape = tuple([(m[0], m[2]) for m in messages if not (m[3] or m[4])])
+        if tools or len(shape) < len(messages) or self.template.thinking:
+            return self._laid_out(self.pieces(conversation), texts)
+        layout = self._layouts.get(shape)
+        if layout is None:
+            layout = self._layout_of(shape)
+        if len(layout.heads) != len(shape):  # not every turn is one text: results of tools, a turn left out
+            return self._laid_out(self.pieces(conversation), texts)
+        texts += [head + message[1] for head, message in zip(layout.heads, messages, strict=True)]
+        return layout
+
+    def _layout_of(self, shape: tuple[tuple[str, bool | None], ...]) -> _Layout:
+        """The layout of conversations of this shape, found by writing one without contents."""
+        heads: list[str] = []
+        empty = Conversation(tuple(Message(role, "", train) for role, train in shape))
+        layout = self._laid_out(self.pieces(empty), heads)
+        if all(role in ROLES for role, _ in shape):
+            layout = layout._replace(heads=tuple(heads))
+        if len(self._layouts) < MOST_LAYOUTS:
+            self._layouts[shape] = layout
+        return layout
+
+    def _laid_out(self, pieces: Sequence[_Piece], texts: list[str]) -> _Layout:
+        texts += [content for content, _ in pieces if isinstance(content, str)]
+        with self._lock:  # several threads may meet new ids at once
+            numbers = [
+                -1 if isinstance(content, str) else self._given.setdefault(content, len(self._given))
+                for content, _ in pieces
+            ]
+        return _Layout(np.array(numbers, np.int64), np.array([train for _, train in pieces], np.bool_))
+
+    def given_ids(self) -> list[tuple[int, ...]]:
+        """The ids that layouts number."""
+        with self._lock:
+            return list(self._given)
 
     def pieces(self, conversation: Conversation) -> list[_Piece]:
         """The conversation, piece by piece; ValueError where it holds what cannot be written."""

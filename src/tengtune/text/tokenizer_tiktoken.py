@@ -60,13 +60,16 @@ class TiktokenTokenizer(Tokenizer):
         tokens part the text before anything else is done, so that the ids are those of each text alone."""
         joined = SEPARATOR.join(texts)
         one_call = texts and not control and joined.count(SEPARATOR) == len(texts) - 1
-        if not one_call or max(map(len, texts)) > LONGEST_BLANKS or not _encodable(joined):
+        if not one_call or max(map(len, texts)) > LONGEST_BLANKS:
             return super().encode_flat(texts, control)
         if not unicodedata.is_normalized("NFC", joined):
             joined = SEPARATOR.join(unicodedata.normalize("NFC", text) for text in texts)
-        found = self._encoding.encode_to_numpy(
-            joined, allowed_special={SEPARATOR}, disallowed_special=()
-        ).view(np.int32)
+        try:
+            found = self._encoding.encode_to_numpy(
+                joined, allowed_special={SEPARATOR}, disallowed_special=()
+            ).view(np.int32)
+        except UnicodeEncodeError:  # a lone surrogate
+            return super().encode_flat(texts, control)
         between = found == self.control[SEPARATOR]
         bounds = np.concatenate(([-1], np.flatnonzero(between), [len(found)]))
         return found[~between], np.diff(bounds) - 1
@@ -85,15 +88,6 @@ class TiktokenTokenizer(Tokenizer):
             return self._encoding.encode_single_token(token_text)
         except KeyError:
             return None
-
-
-def _encodable(text: str) -> bool:
-    """Whether no lone surrogate is in the text."""
-    try:
-        text.encode("utf-8")
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def _pieces(text: str) -> Iterator[str]:
