@@ -11,9 +11,9 @@ from __future__ import annotations
 import argparse
 import json
 import shutil
+import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -23,12 +23,16 @@ import smollm2
 from tengtune import engine
 from tengtune import recipe as recipes
 from tengtune.models import spec as specs
+from tengtune.pipeline import STEPS
 from tengtune.recipe import Recipe
 from tengtune.ui import language
 from tengtune.ui.console import Console
 from tengtune.ui.problems import Problem, os_errors
 
 RUN_FILE = Path(__file__).resolve().parent / "demo.yaml"
+
+STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+"""What asks the demo to end."""
 
 Row = list[str]
 
@@ -40,14 +44,17 @@ def main() -> int:
     parser.add_argument("-s", "--set", action="append", default=[], metavar="KEY=VALUE")
     options = parser.parse_args()
     console = Console()
-    start = time.monotonic()
     try:
         overrides = [*_model(console, options.model), *options.set]
         recipe = recipes.load(RUN_FILE, overrides)
+        if recipe.folder.exists() and _unfinished(recipe):
+            console.say("demo.goes_on", folder=_near(recipe.folder))
         code = _run(overrides)
+        if code - 128 in STOPS:
+            console.warn("demo.stopped")
         if code:
             return code
-        _table(console, recipe, time.monotonic() - start)
+        _table(console, recipe)
     except Problem as problem:
         console.problem(problem)
         return problem.exit_code
@@ -66,13 +73,49 @@ def _model(console: Console, folder: Path | None) -> list[str]:
 def _run(overrides: list[str]) -> int:
     """`tengtune run` in a process of its own; its exit code. Its results come back in our table."""
     settings = [part for override in overrides for part in ("--set", override)]
-    command = [sys.executable, "-m", "tengtune", "run", str(RUN_FILE), *settings]
-    return subprocess.run(command, stdout=subprocess.DEVNULL, check=False).returncode
+    return _wait_for([sys.executable, "-m", "tengtune", "run", str(RUN_FILE), *settings])
 
 
-def _table(console: Console, recipe: Recipe, seconds: float) -> None:
+def _wait_for(command: list[str]) -> int:
+    """Run a command to its end, also when we are asked to end, since it saves first. Its exit code, 128 + n
+    where signal n ended it.
+
+    Ctrl-C reaches it without us: a terminal sends it to both. SIGTERM and SIGHUP are passed on.
+    """
+    child: subprocess.Popen[bytes] | None = None
+    early: list[int] = []
+
+    def take(number: int, frame: object) -> None:
+        if number == signal.SIGINT:
+            return
+        if child is None:
+            early.append(number)
+        else:
+            child.send_signal(number)
+
+    # Handlers, not SIG_IGN, which the command would inherit. What is ignored already (nohup) stays so.
+    before = {n: handler for n in STOPS if (handler := signal.getsignal(n)) is not signal.SIG_IGN}
+    for number in before:
+        signal.signal(number, take)
+    try:
+        child = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+        for number in early:
+            child.send_signal(number)
+        code = child.wait()
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    return code if code >= 0 else 128 - code
+
+
+def _unfinished(recipe: Recipe) -> bool:
+    """Whether a step of the run has left no record."""
+    return any(s.kind == "work" and not (recipe.folder / f"{s.name}.json").exists() for s in STEPS)
+
+
+def _table(console: Console, recipe: Recipe) -> None:
     """The one table a person judges the run by."""
-    rows = [*_scores(recipe), *_samples(recipe), *_costs(recipe, seconds)]
+    rows = [*_scores(recipe), *_samples(recipe), *_costs(recipe)]
     columns = ["", language.say("demo.before"), language.say("demo.after")]
     console.table(columns, rows, title=language.say("demo.table", model=recipe.model_folder.name))
 
@@ -124,7 +167,18 @@ def _samples(recipe: Recipe) -> Iterator[Row]:
         yield [sample["prompt"], sample["before"].strip(), sample["after"].strip()]
 
 
-def _costs(recipe: Recipe, seconds: float) -> Iterator[Row]:
+def whole_seconds(recipe: Recipe) -> float:
+    """The time of all steps, also of earlier calls that were interrupted. A training that went on has noted
+    its last part only, but metrics.jsonl has every step."""
+    records = {each.name: engine.read_record(recipe.folder / f"{each.name}.json") for each in STEPS}
+    seconds = {name: record["seconds"] for name, record in records.items() if record}
+    trained = sum(
+        line.get("seconds", 0.0) for line in _lines(recipe.folder / "metrics.jsonl") if "loss" in line
+    )
+    return float(sum(seconds.values()) + max(trained - seconds["train"], 0.0))
+
+
+def _costs(recipe: Recipe) -> Iterator[Row]:
     """Speed, memory, where everything lies, and what to type next."""
     train, folder = _figures(recipe, "train"), recipe.folder
     speed = language.say("demo.per_second", speed=train["tokens_per_s"], tokens=train["trained_tokens"])
@@ -132,7 +186,7 @@ def _costs(recipe: Recipe, seconds: float) -> Iterator[Row]:
     for code, text in (
         ("demo.speed", speed),
         ("demo.memory", f"{train['peak_memory_bytes'] / 1e9:.2f} GB"),
-        ("demo.time", f"{seconds:.0f} s"),
+        ("demo.time", f"{whole_seconds(recipe):.0f} s"),
         ("demo.model", _near(folder / "merged")),
         ("demo.adapter", _near(folder / "adapter")),
         ("demo.report", _near(folder / "report.html")),
@@ -152,5 +206,5 @@ def _near(path: Path) -> str:
 if __name__ == "__main__":
     try:
         sys.exit(main())
-    except KeyboardInterrupt:  # the command below has said how to go on
+    except KeyboardInterrupt:  # outside of `tengtune run`: the model's download goes on, the rest is seconds
         sys.exit(130)
