@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from tengtune.data.fault import Fault
-from tengtune.data.json_value import LAX_DECODER, Record
+from tengtune.data.json_value import LAX_DECODER, Record, check_depth
 from tengtune.data.window import BLANK, Text
 from tengtune.ui.problems import Problem
 
@@ -34,6 +34,7 @@ def mended(text: str) -> Any:
     for attempt in (text, clean, _ESCAPE.sub(_escape, clean), _straight(clean)):
         try:
             value = LAX_DECODER.decode(attempt)
+            check_depth(value, attempt, 0, len(attempt))
         except (ValueError, RecursionError):
             continue
         return value
@@ -55,6 +56,7 @@ def _literal(text: str) -> Any:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about escapes in the literal
             value = json.loads(json.dumps(ast.literal_eval(text)))
+            check_depth(value, text, 0, len(text))
     except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
         return None
     return value

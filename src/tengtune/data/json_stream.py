@@ -15,7 +15,7 @@ from typing import Any
 from tengtune.data import json_mend
 from tengtune.data.detect import Layout, encoding_guess
 from tengtune.data.fault import Fault
-from tengtune.data.json_value import DECODER, Record, record, scan, syntax_code
+from tengtune.data.json_value import DECODER, Record, check_depth, record, scan, syntax_code
 from tengtune.data.window import BLANK, BOM, DAMAGED, Text
 from tengtune.ui import language
 from tengtune.ui.problems import Problem
@@ -155,7 +155,8 @@ def _wrapped_list(text: Text, is_record: IsRecord) -> tuple[str, int] | None:
     if not found or found["key"] in INNER_LISTS:
         return None
     whole, first = tried(text.text, text.position), tried(text.text, found.end() - 1)
-    if is_record(whole) or not (found["key"].lower() in WRAPPERS or is_record(first)):
+    likely = found["key"].lower() in WRAPPERS and isinstance(first[0] if isinstance(first, list) else first, dict)
+    if is_record(whole) or not (likely or is_record(first)):
         return None
     return found["key"], found.start("list")
 
@@ -188,6 +189,7 @@ def _lines(text: Text) -> Items:
         line += 1
         try:
             value, end = scan_once(content, 0)
+            check_depth(value, content, 0, end)
             plain = end == len(content) and not text.damaged
         except (StopIteration, json.JSONDecodeError, RecursionError):
             plain = False
@@ -234,8 +236,10 @@ def _values_of(text: Text, line: str) -> list[Any]:
     values: list[Any] = []
     position = 0
     while position < len(line):
-        value, position = DECODER.raw_decode(line, position)
+        value, end = DECODER.raw_decode(line, position)
+        check_depth(value, line, position, end)
         values.append(value)
+        position = end
         rest = line[position:].lstrip(BLANK)
         if rest.startswith(","):
             text.remark("comma_lines")

@@ -10,6 +10,8 @@ from tengtune.data.fault import Fault
 from tengtune.data.window import Text
 
 LONGEST_INTEGER = 1000
+DEEPEST = 100
+"""Lists and objects in each other, at most: what is read must be written again, and stacks are short."""
 _NEAR_END = 16
 """An error this near the end of the buffer may only mean that the value goes on after it."""
 
@@ -53,6 +55,29 @@ LAX_DECODER = json.JSONDecoder(object_pairs_hook=as_object, parse_int=_integer, 
 """As DECODER, but raw tabs and line breaks may stand in texts."""
 
 
+def written(value: Any, *, indent: int | None = None, ascii_only: bool = False) -> str:
+    """The value as JSON text that can be stored as UTF-8: a lone surrogate, which that cannot hold, goes out
+    as the escape it came in as. What JSON has no form for (a date of a parquet file) becomes its text."""
+    text = json.dumps(value, indent=indent, ensure_ascii=ascii_only, default=str)
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+def check_depth(value: Any, text: str, start: int, end: int) -> None:
+    """RecursionError if a value, read from a place of a text, is nested deeper than DEEPEST."""
+    if text.count("[", start, end) + text.count("{", start, end) <= DEEPEST:
+        return
+    level = [value]
+    for _ in range(DEEPEST):
+        level = [
+            inner
+            for each in level
+            if isinstance(each, (dict, list))
+            for inner in (each.values() if isinstance(each, dict) else each)
+        ]
+    if any(isinstance(each, (dict, list)) for each in level):
+        raise RecursionError
+
+
 def record(text: Text) -> Record:
     """The next value as the next record. Problem when it is none; `text.position` stays before it then."""
     text.record += 1
@@ -68,6 +93,7 @@ def scan(text: Text) -> Any:
         start = text.position  # fill() moves the window, so that ends are kept relative to this
         try:
             value, end = DECODER.raw_decode(text.text, start)
+            check_depth(value, text.text, start, end)
         except json.JSONDecodeError as error:
             unfinished = error.msg.startswith("Unterminated string") or error.pos > len(text.text) - _NEAR_END
             if not (unfinished and text.fill()):

@@ -114,12 +114,11 @@ class Reader:
             if type(value) is list and value and all(type(turn) is dict for turn in value):
                 value = {"messages": value}
             value, form = self._shaped(value)
-            offered = self._tools(value, notes) if form.tools else ()
+            offered = self._tools(value, notes) if form.tools and "tools" in value else ()
             read = form.read(value, notes)
-            for messages in read if form.many else (read,):
-                if not messages and not notes.rejected:
-                    raise Unfit("no_turns", key="record")
-                found.append(Conversation(tuple(messages), offered, source))
+            found = [Conversation(tuple(each), offered, source) for each in (read if form.many else (read,))]
+            if not notes.rejected and not all(talk[0] for talk in found):
+                raise Unfit("no_turns", key="record")
         except Unfit as unfit:
             notes.reject(unfit)
         if notes.unused:

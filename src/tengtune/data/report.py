@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from array import array
 from collections import Counter
-from typing import IO, Any
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
+from tengtune.data.documents import Int64
 from tengtune.data.fault import Fault
 from tengtune.data.render import Rendered
 from tengtune.data.store import Store
@@ -21,46 +22,52 @@ SHOWN = 3
 
 
 class Report:
-    """Takes faults and lengths as they come; writes each fault as a JSON line to `log`."""
+    """Takes faults and lengths as they come; hands each fault on to `each`."""
 
-    def __init__(self, log: IO[str]) -> None:
-        self._log = log
+    def __init__(self, each: Callable[[Fault], object]) -> None:
+        self._each = each
         self.dropped: Counter[str] = Counter()
         self.remarks: Counter[str] = Counter()
         self.kept = 0  # records that became at least one document
-        self._first: dict[str, list[Fault]] = {}
+        self.first: dict[str, list[Fault]] = {}  # the first SHOWN of each code
         self._lengths = array("q")
         self._last: tuple[str, int | None] | None = None  # the record that was dropped last
 
     def fault(self, fault: Fault) -> None:
         """Count one fault and write it down. A record that is dropped for several reasons counts once, under
-        the first of them; all are written."""
-        line = json.dumps(fault.as_json(), ensure_ascii=False)
-        # A lone surrogate, which UTF-8 cannot hold, goes out as the JSON escape it came in as.
-        self._log.write(line.encode("utf-8", "backslashreplace").decode("utf-8") + "\n")
+        the first of them; all are handed on."""
+        self._each(fault)
         place = fault.file, fault.record
         if fault.dropped and fault.record is not None:
             if place == self._last:
                 return
             self._last = place
         (self.dropped if fault.dropped else self.remarks)[fault.code] += 1
-        first = self._first.setdefault(fault.code, [])
+        first = self.first.setdefault(fault.code, [])
         if len(first) < SHOWN:
             first.append(fault)
 
     def rendered(self, made: Rendered) -> None:
         """Take the figures and faults of a rendered batch."""
-        self._lengths.frombytes(made.tokens.tobytes())
         self.kept += len(set(made.records.tolist()))
+        self.lengths(made.tokens)
         for fault in made.faults:
             self.fault(fault)
+
+    def lengths(self, lengths: Int64) -> None:
+        """Take the lengths of conversations."""
+        self._lengths.frombytes(lengths.tobytes())
 
     def percentiles(self) -> dict[str, int]:
         """Lengths of the rendered conversations in tokens: {"p50": ..., "p100": the longest}."""
         if not self._lengths:
             return {}
-        values = np.percentile(np.array(self._lengths), PERCENTILES, method="higher")
+        values = np.percentile(self.all_lengths(), PERCENTILES, method="higher")
         return {f"p{p}": int(value) for p, value in zip(PERCENTILES, values, strict=True)}
+
+    def all_lengths(self) -> Int64:
+        """The lengths of all conversations, int64."""
+        return np.array(self._lengths, np.int64)
 
     def reasons(self) -> list[str]:
         """For each reason a record was dropped for: how many, which first, and why; most frequent first."""
@@ -74,7 +81,7 @@ class Report:
             console.say("data.remark", line=self._line(code, count))
 
     def _line(self, code: str, count: int) -> str:
-        first = self._first[code]
+        first = self.first[code]
         also = [fault.where for fault in first[1:]] + (["..."] if count > len(first) else [])
         more = language.say("data.also", places=", ".join(also)) if also else ""
         reason = f"{first[0].where}: {first[0].reason()}{more}"

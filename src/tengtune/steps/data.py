@@ -12,6 +12,7 @@ from typing import Any
 from tengtune import files
 from tengtune.data import formats
 from tengtune.data.documents import Documents, Int64, Spool, spool
+from tengtune.data.json_value import written
 from tengtune.data.judge import Judge
 from tengtune.data.ordered import ordered
 from tengtune.data.pack import Plan, one_per_row, pack
@@ -50,7 +51,7 @@ def run(recipe: Recipe, console: Console) -> Result:
     renderer = Renderer(style, judge, data.seq_len, data.too_long)
     with spool(folder / f"spool{files.PARTIAL}") as pool:
         with files.atomic_file(folder / "dropped.jsonl", "w") as log:
-            report = Report(log)
+            report = Report(lambda fault: log.write(f"{written(fault.as_json())}\n"))
             _fill(pool, reader, report, renderer, console)
         documents = pool.documents()
         if not len(documents):

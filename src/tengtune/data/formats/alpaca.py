@@ -19,7 +19,7 @@ def read(record: dict[str, Any], notes: Notes) -> list[Message]:
 
 def read_named(record: dict[str, Any], notes: Notes, extra: str, answer: str) -> list[Message]:
     """The same with other names for `input` and `output`."""
-    messages = context(record, notes)
+    messages = context(record, notes) if "system" in record or "history" in record else []
     instruction = optional_text(record.get("instruction"), "instruction", notes) or ""
     given = optional_text(record.get(extra), extra, notes) or ""
     if not given and "instruction" not in record:

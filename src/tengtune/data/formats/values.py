@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from tengtune.data.fault import Note, Unfit
-from tengtune.data.json_value import DECODER, RepeatedKey
+from tengtune.data.json_value import DECODER, RepeatedKey, check_depth
 
 _KINDS = {
     "dict": "object",
@@ -47,11 +47,13 @@ def as_list(value: Any, at: str, note: Note) -> list[Any]:
 def parsed(value: str, at: str) -> Any:
     """The value of a JSON text; Unfit when it is none."""
     try:
-        return DECODER.decode(value)
+        found = DECODER.decode(value)
+        check_depth(found, value, 0, len(value))
     except json.JSONDecodeError as error:
         raise Unfit("not_json", at=at, column=error.pos + 1) from error
     except RecursionError as error:
         raise Unfit("too_deep") from error
+    return found
 
 
 def optional_text(value: Any, at: str, note: Note) -> str | None:
