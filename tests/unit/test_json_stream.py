@@ -229,6 +229,13 @@ def test_remarks_on_the_layout(tmp_path: Path) -> None:
     assert values(path) == []
 
 
+@pytest.mark.parametrize("text", ['{"data": [[]]}', '{"data": [[1]]}', '{"data": [[[]]]}', '{"data": [[], []]}'])
+def test_lists_in_lists_are_no_records_under_a_key(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "a.json"
+    path.write_text(text, "utf-8")
+    assert values(path) == [json.loads(text)]
+
+
 def test_numbers_at_the_end_of_a_window_are_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(window, "CHUNK", 1)
     path = tmp_path / "a.json"

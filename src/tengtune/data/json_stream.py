@@ -155,8 +155,9 @@ def _wrapped_list(text: Text, is_record: IsRecord) -> tuple[str, int] | None:
     if not found or found["key"] in INNER_LISTS:
         return None
     whole, first = tried(text.text, text.position), tried(text.text, found.end() - 1)
-    likely = found["key"].lower() in WRAPPERS and isinstance(first[0] if isinstance(first, list) else first, dict)
-    if is_record(whole) or not (likely or is_record(first)):
+    inner = first[:1] if isinstance(first, list) else [first]
+    likely = found["key"].lower() in WRAPPERS and all(isinstance(each, dict) for each in inner)
+    if is_record(whole) or not ((likely and inner) or is_record(first)):
         return None
     return found["key"], found.start("list")
 
