@@ -229,7 +229,9 @@ def test_remarks_on_the_layout(tmp_path: Path) -> None:
     assert values(path) == []
 
 
-@pytest.mark.parametrize("text", ['{"data": [[]]}', '{"data": [[1]]}', '{"data": [[[]]]}', '{"data": [[], []]}'])
+@pytest.mark.parametrize(
+    "text", ['{"data": [[]]}', '{"data": [[1]]}', '{"data": [[[]]]}', '{"data": [[], []]}']
+)
 def test_lists_in_lists_are_no_records_under_a_key(tmp_path: Path, text: str) -> None:
     path = tmp_path / "a.json"
     path.write_text(text, "utf-8")
