@@ -4,16 +4,58 @@ from __future__ import annotations
 
 import json
 import math
+from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
 from tengtune import engine
 from tengtune.recipe import Recipe
+from tengtune.report.evidence import Evidence, collect
+from tengtune.steps import report
 
 NASTY = '<script>document.title="owned"</script><img src=x onerror="alert(1)">&amp;</span></pre>'
 """Text that must stay text wherever it turns up."""
 
 STEPS = 300
+
+
+VOID = {"meta", "input", "br", "path"}
+
+
+class Page(HTMLParser):
+    """The tags of a page and the texts between them, well-formedness checked on the way."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(convert_charrefs=True)
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.texts: list[str] = []
+        self._open: list[str] = []
+        self.feed(text)
+        self.close()
+        assert self._open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self._open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self._open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if self._open and self._open[-1] != "style":
+            self.texts.append(data)
+
+    @property
+    def text(self) -> str:
+        return "\n".join(self.texts)
+
+
+def collected(recipe: Recipe) -> Evidence:
+    return collect(recipe, report.NEEDS, recipe.folder / engine.FAILURE)
 
 
 def make_recipe(folder: Path, **groups: dict[str, Any]) -> Recipe:

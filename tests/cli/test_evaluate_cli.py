@@ -134,6 +134,7 @@ def test_a_run_that_fails_is_reported_with_its_reason(
     assert "Training stopped at step 2: NaN or Inf in the gradients" in page
     monkeypatch.undo()
     assert tengtune("run", path, "--quiet") == 0
+    assert "too little to judge" in " ".join(capsys.readouterr().err.split())  # two steps
     assert not (folder / "failure.json").exists()
     assert "did not finish" not in (folder / "report.html").read_text("utf-8")
 

@@ -1,9 +1,8 @@
-"""The report: what it says of which figures, that texts stay texts, what it holds when samples are off."""
+"""The report: that it says what failed, that texts stay texts, what it holds when samples are off."""
 
 from __future__ import annotations
 
 import json
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
@@ -11,56 +10,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests import report_lab
-from tests.report_lab import GENERAL, NASTY, SETS, TRAIN, make_recipe, write_lines, write_run
+from tests.report_lab import NASTY, Page, collected, make_recipe, write_lines, write_run
 
 from tengtune import engine
-from tengtune.recipe import Recipe
 from tengtune.report import charts, html
-from tengtune.report.evidence import Evidence, collect, sources
+from tengtune.report.evidence import sources
 from tengtune.report.page import page
 from tengtune.report.verdict import judge
 from tengtune.steps import report as step
 from tengtune.ui import language
 from tengtune.ui.console import Console
 from tengtune.ui.problems import Problem
-
-VOID = {"meta", "input", "br", "path"}
-
-
-class Page(HTMLParser):
-    """The tags of a page and the texts between them, well-formedness checked on the way."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__(convert_charrefs=True)
-        self.tags: list[tuple[str, dict[str, str | None]]] = []
-        self.texts: list[str] = []
-        self._open: list[str] = []
-        self.feed(text)
-        self.close()
-        assert self._open == []
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append((tag, dict(attrs)))
-        if tag not in VOID:
-            self._open.append(tag)
-
-    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append((tag, dict(attrs)))
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self._open.pop() == tag
-
-    def handle_data(self, data: str) -> None:
-        if self._open and self._open[-1] != "style":
-            self.texts.append(data)
-
-    @property
-    def text(self) -> str:
-        return "\n".join(self.texts)
-
-
-def collected(recipe: Recipe) -> Evidence:
-    return collect(recipe, step.NEEDS, recipe.folder / engine.FAILURE)
 
 
 def made(folder: Path, changed: dict[str, Any] | None = None, **groups: dict[str, Any]) -> str:
@@ -69,90 +29,7 @@ def made(folder: Path, changed: dict[str, Any] | None = None, **groups: dict[str
     return page(collected(recipe))
 
 
-def codes(folder: Path, changed: dict[str, Any] | None = None) -> list[tuple[str, str]]:
-    """Level and code of every finding, the headline's first."""
-    recipe = make_recipe(folder)
-    write_run(recipe, **(changed or {}))
-    verdict = judge(collected(recipe))
-    return [(each.level, each.code) for each in (*verdict.headline, *verdict.findings)]
-
-
 # What it says
-
-
-@pytest.mark.parametrize(
-    ("before", "after", "finding"),
-    [
-        (2.0, 1.9, ("good", "learned")),  # down by 5%
-        (2.0, 1.91, ("warn", "learned_little")),
-        (2.0, 1.995, ("warn", "learned_nothing")),
-        (2.0, 2.005, ("warn", "learned_nothing")),
-        (2.0, 2.02, ("bad", "got_worse")),
-        (None, None, ("note", "train_loss_only")),
-    ],
-)
-def test_whether_it_learned(
-    tmp_path: Path, before: float | None, after: float | None, finding: tuple[str, str]
-) -> None:
-    assert codes(tmp_path, {"loss_before": before, "loss_after": after})[0] == finding
-
-
-@pytest.mark.parametrize(
-    ("verdict", "finding"),
-    [
-        ("kept", ("good", "general_kept")),
-        ("weakened", ("warn", "general_weakened")),
-        ("lost", ("bad", "general_lost")),
-        ("unknown", ("note", "general_unknown")),
-    ],
-)
-def test_what_it_forgot(tmp_path: Path, verdict: str, finding: tuple[str, str]) -> None:
-    assert codes(tmp_path, {"general": {**GENERAL, "verdict": verdict}})[1] == finding
-
-
-def test_forgetting_by_loss_alone(tmp_path: Path) -> None:
-    silent = {**GENERAL, "verdict": "lost", "asked": 0, "measures": {}}
-    assert codes(tmp_path, {"general": silent, "sets": [], "answers": False})[1] == (
-        "bad",
-        "general_lost_by_loss",
-    )
-    recipe = make_recipe(tmp_path)
-    text = Page(page(collected(recipe))).text
-    assert "does not write answers yet" in text
-
-
-def test_everything_else_that_is_worth_a_line(tmp_path: Path) -> None:
-    found = codes(tmp_path, {"loss_after": 1.30})
-    assert found[2:] == [
-        ("note", "set_accuracy_same"),
-        ("good", "set_contains_better"),
-        ("warn", "skipped"),
-        ("note", "resumed"),
-        ("note", "dropped"),
-        ("warn", "cut"),
-    ]
-    worse = {**SETS[1], "measures": {"contains": [0.7, 0.15]}, "gained": 1, "lost": 34}
-    assert ("warn", "set_contains_worse") in codes(tmp_path / "2", {"sets": [worse]})
-
-
-def test_overfitting_is_seen_unless_the_best_weights_were_taken(tmp_path: Path) -> None:
-    recipe = make_recipe(tmp_path)
-    folder = write_run(recipe)
-    for best, taken, seen in ((100, 300, True), (100, 100, False), (300, 300, False)):
-        figures = {**TRAIN, "best_heldout_loss": 1.1, "best_step": best, "weights_of_step": taken}
-        record = {"figures": figures, "seconds": 1.0, "started": "2026-11-30T09:00:00+0800"}
-        (folder / "train.json").write_text(json.dumps(record))
-        verdict = judge(collected(recipe))
-        assert ("overfitted" in [each.code for each in verdict.findings]) is seen
-        assert ("early_stop" in verdict.advice) is seen
-
-
-def test_the_most_pressing_advice_comes_first_and_once(tmp_path: Path) -> None:
-    recipe = make_recipe(tmp_path)
-    write_run(recipe, general={**GENERAL, "verdict": "lost"}, loss_after=2.6)
-    advice = judge(collected(recipe)).advice
-    assert advice[:4] == ["lower_lr", "look_at_data", "mix_general", "gentler"]
-    assert len(advice) == len(set(advice))
 
 
 def test_a_run_that_failed_says_why(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from tengtune.evaluate.forgetting import wording
 from tengtune.report.evidence import Evidence
 
 Level = Literal["good", "note", "warn", "bad"]
@@ -16,6 +17,11 @@ LEVELS: tuple[Level, ...] = ("good", "note", "warn", "bad")
 
 CLEARLY, BARELY = 0.05, 0.005
 """The held-out loss fell by so great a share of itself: learned; by so small a one: no change."""
+ENOUGH_TOKENS = 100
+"""With fewer held-out tokens a change of the loss says nothing. From token to token it scatters by about one
+nat, so that its mean over n tokens is known to 1 / sqrt(n): 0.1 with 100, which is CLEARLY of a loss of 2."""
+ENOUGH_STEPS = 10
+"""With fewer optimizer steps hardly anything was tried: the learning rate rises and sinks within them."""
 OVERFITTED = 0.02
 """The best held-out loss of the training lies below the last by more than this share."""
 MANY_DROPPED = 0.05
@@ -45,11 +51,16 @@ class Verdict:
 
     @property
     def advice(self) -> list[str]:
-        """What to do next, each once, the most pressing first."""
+        """What to do next, each once, the most pressing first; none that contradicts another."""
         ordered = sorted(
             [*self.headline, *self.findings], key=lambda each: LEVELS.index(each.level), reverse=True
         )
-        return list(dict.fromkeys(code for each in ordered for code in each.advice))
+        codes = [code for each in ordered for code in each.advice]
+        if "more_steps" in codes:  # "gentler" is also fewer epochs
+            codes = ["lower_lr" if code == "gentler" else code for code in codes]
+        if {"gentler", "lower_lr"} & set(codes):
+            codes = [code for code in codes if code != "train_more"]
+        return list(dict.fromkeys(codes))
 
 
 def judge(evidence: Evidence) -> Verdict:
@@ -88,6 +99,9 @@ def _learned(evidence: Evidence) -> Finding:
         values = {"first": f"{first:.3f}", "last": f"{last:.3f}"}
         return Finding("note", "train_loss_only", values, ("hold_out",))
     values = {"before": f"{before:.3f}", "after": f"{after:.3f}"}
+    tokens, steps = scores["tokens"], train["steps"]
+    if lacking := too_little(tokens, steps):
+        return Finding("note", "too_little", {**values, "tokens": tokens, "steps": steps}, lacking)
     fall = (before - after) / before
     values["percent"] = f"{abs(fall):.0%}"
     if fall >= CLEARLY:
@@ -99,14 +113,24 @@ def _learned(evidence: Evidence) -> Finding:
     return Finding("bad", "got_worse", values, ("lower_lr", "look_at_data"))
 
 
+def too_little(tokens: int, steps: int) -> tuple[str, ...]:
+    """The advice for a run with too few held-out tokens or optimizer steps to judge it; () for any other."""
+    lacking = {"more_heldout": tokens < ENOUGH_TOKENS, "more_steps": steps < ENOUGH_STEPS}
+    return tuple(code for code, lacks in lacking.items() if lacks)
+
+
 def _forgotten(general: dict[str, Any]) -> Finding:
     levels: dict[str, Level] = {"kept": "good", "weakened": "warn", "lost": "bad", "unknown": "note"}
     verdict = general["verdict"]
-    code = f"general_{verdict}" if general["asked"] or verdict == "unknown" else f"general_{verdict}_by_loss"
+    code = f"general_{wording(verdict, general['known'], general['lost'])}"
+    if not general["asked"] and verdict != "unknown":
+        code = f"general_{verdict}_by_loss"
     values = {
         "known": general["known"],
         "total": general["questions"],
         "still": general["known"] - general["lost"],
+        "lost": general["lost"],
+        "gained": general["gained"],
         "rise": f"{general['loss_rise']:+.2f}",
     }
     advice = ("mix_general", "gentler") if verdict in ("weakened", "lost") else ()
@@ -117,6 +141,8 @@ def _overfitting(evidence: Evidence) -> Iterator[Finding]:
     train, after = evidence.figures("train"), evidence.figures("evaluate").get("loss_after")
     best, step = train.get("best_heldout_loss"), train.get("best_step")
     if best is None or after is None or step == train.get("weights_of_step"):
+        return
+    if evidence.figures("evaluate")["tokens"] < ENOUGH_TOKENS:
         return
     if best < after * (1 - OVERFITTED):
         yield Finding("warn", "overfitted", {"step": step, "best": f"{best:.3f}"}, ("early_stop",))

@@ -15,13 +15,14 @@ from typing import Any
 from tengtune import files
 from tengtune.backends.base import open_backend
 from tengtune.data.store import Store, open_store
-from tengtune.engine import Result
+from tengtune.engine import Result, read_record
 from tengtune.evaluate.examiner import Examiner
-from tengtune.evaluate.forgetting import Judgement, general_questions, judge
+from tengtune.evaluate.forgetting import Judgement, general_questions, judge, wording
 from tengtune.evaluate.questions import Mark
 from tengtune.evaluate.read import QuestionSet, Settings, read_set, reason
 from tengtune.evaluate.score import Comparison, mark_all
 from tengtune.recipe import Recipe
+from tengtune.report.verdict import too_little
 from tengtune.text import chatml
 from tengtune.text.template import of_folder
 from tengtune.text.tokenizer import open_tokenizer
@@ -71,6 +72,9 @@ def run(recipe: Recipe, console: Console) -> Result:
     text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
     files.write_text(recipe.folder / "evaluation.jsonl", text)
     _say(console, before, after, general)
+    trained = (read_record(recipe.folder / "train.json") or {}).get("figures", {})
+    if before.loss is not None and too_little(after.tokens, trained.get("steps", 0)):
+        console.warn("evaluate.too_little", tokens=after.tokens, steps=trained.get("steps", 0))
     figures = {
         "loss_before": before.loss,
         "loss_after": after.loss,
@@ -157,9 +161,10 @@ def _say(console: Console, before: Scores, after: Scores, general: Judgement) ->
         console.say("evaluate.done", **values)
     say = console.say if general.verdict in ("kept", "unknown") else console.warn
     say(
-        f"evaluate.general_{general.verdict}",
+        f"evaluate.general_{wording(general.verdict, general.known, general.lost)}",
         known=general.known,
         total=len(before.marks[0]),
         lost=general.lost,
+        gained=general.gained,
         rise=f"{general.loss_rise:+.2f}",
     )
