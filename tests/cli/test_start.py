@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,8 @@ from pathlib import Path
 import pytest
 
 from tengtune.pipeline import STEPS
+
+MAIN = "from tengtune.cli.main import main\nmain(['--help'])"
 
 
 def tengtune(
@@ -28,6 +31,18 @@ def tengtune(
     )
 
 
+COMMANDS = [
+    ["init"],
+    ["run"],
+    ["chat"],
+    ["weights"],
+    *(["weights", name] for name in ("show", "diff", "verify")),
+    *([step.name] for step in STEPS),
+    *(["data", name] for name in ("make", "show")),
+]
+CHINESE = re.compile("[\u4e00-\u9fff]")
+
+
 def test_help_lists_every_command_in_both_languages() -> None:
     english, chinese = tengtune("--help"), tengtune("--help", TENGTUNE_LANG="zh")
     for step in STEPS:
@@ -36,11 +51,79 @@ def test_help_lists_every_command_in_both_languages() -> None:
     assert english.returncode == chinese.returncode == 0
 
 
-@pytest.mark.parametrize("command", ["init", "run", *(s.name for s in STEPS)])
-def test_every_command_explains_itself(command: str) -> None:
-    done = tengtune(command, "--help")
-    assert done.returncode == 0
-    assert "Usage: tengtune" in done.stdout
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_every_command_explains_itself_in_one_language(command: list[str]) -> None:
+    english, chinese = tengtune(*command, "--help"), tengtune(*command, "--help", "--lang", "zh")
+    assert english.returncode == chinese.returncode == 0
+    assert f"Usage: tengtune {' '.join(command)}" in english.stdout
+    assert not CHINESE.search(english.stdout)
+    assert f"用法：tengtune {' '.join(command)}" in chinese.stdout
+    assert re.search(r"--lang \[zh\|en\] +界面语言", chinese.stdout)
+    for words in ("Usage", "Options", "Show this", "show this"):
+        assert words not in chinese.stdout
+    for line in chinese.stdout.splitlines():  # an option's help, where it stands beside it
+        told = re.match(r" +-\S.*?  +(\S.*)", line)
+        assert told is None or CHINESE.search(told[1]), line
+
+
+def test_the_help_says_what_s_is() -> None:
+    for command in ("train", "run", "chat", "predict"):
+        text = " ".join(tengtune(command, "--help").stdout.split())
+        assert "change a key of the run file for this call, for example -s train.epochs=1" in text
+
+
+@pytest.mark.parametrize("line", [[], ["--lang", "en"], ["weights"]], ids=" ".join)
+def test_a_command_alone_shows_its_help(line: list[str]) -> None:
+    done = tengtune(*line)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("Usage: tengtune")
+
+
+@pytest.mark.parametrize("place", [0, 1, 2, 3])
+@pytest.mark.parametrize("option", [["--lang", "zh"], ["--lang=zh"]], ids=" ".join)
+def test_the_language_stands_anywhere(tmp_path: Path, place: int, option: list[str]) -> None:
+    line = ["data", "make", str(tmp_path / "none.yaml")]
+    done = tengtune(*line[:place], *option, *line[place:])
+    assert "找不到这个文件或目录" in done.stderr
+    assert done.returncode == 2
+
+
+@pytest.mark.parametrize(
+    ("line", "code", "part"),
+    [
+        (["train", "--frobnicate"], "ui.no_such_option", "--frobnicate"),
+        (["train", "--resum", "never"], "ui.no_such_option", "--resume"),
+        (["train", "--resume"], "ui.value_missing", "--resume"),
+        (["train", "--resume", "x"], "ui.bad_value", "auto | never"),
+        (["train", "--quiet=3"], "ui.unwanted_value", "--quiet"),
+        (["train", "run.yaml", "more"], "ui.extra_arguments", "more"),
+        (["evaluate", "--limit", "x"], "ui.bad_value", "--limit"),
+        (["evaluate", "--limit", "0"], "ui.bad_value", "1 <= x"),
+        (["chat", "--top-p", "7"], "ui.bad_value", "0 < x <= 1"),
+        (["init"], "ui.missing_argument", "MODEL"),
+        (["weights", "shwo"], "ui.unknown_command", "show"),
+        (["data", "show"], "ui.missing_argument", "[RUN] N"),
+        (["data", "show", "run.yaml"], "view.no_number", "run.yaml"),
+        (["train", "--lang"], "ui.bad_value", "--lang"),
+        (["train", "--lang", "fr"], "ui.bad_value", "zh | en"),
+        (["predict", "--model", "m"], "ui.wrong_option", "--prompt"),
+    ],
+)
+@pytest.mark.parametrize("lang", ["zh", "en"])
+def test_a_wrong_command_line_is_told_in_our_words(lang: str, line: list[str], code: str, part: str) -> None:
+    done = tengtune(*line, TENGTUNE_LANG=lang)
+    assert done.returncode == 2
+    assert part in done.stderr
+    assert re.search(rf"{code}\b.* 2$", done.stderr.strip())
+    if lang == "zh":
+        for told in done.stderr.splitlines()[:-1]:
+            assert CHINESE.search(told), told
+
+
+def test_a_closed_pipe_ends_quietly_with_the_shells_code() -> None:
+    closed = f"import os\nread, write = os.pipe()\nos.close(read)\nos.dup2(write, 1)\n{MAIN}"
+    done = subprocess.run([sys.executable, "-c", closed], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (141, "")
 
 
 def test_a_wrong_command_names_the_nearest() -> None:

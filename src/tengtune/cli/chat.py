@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tengtune import engine
+from tengtune.cli.command import Command, misused
 from tengtune.cli.options import model_options
 from tengtune.recipe import Recipe
 from tengtune.ui import language
@@ -17,21 +18,16 @@ if TYPE_CHECKING:
     from tengtune.answer.speaker import Settings
 
 
-@click.command("chat")
+@click.command("chat", cls=Command, help="cli.chat")
 @model_options
-@click.option("--compare", is_flag=True, help="训练前后并排回答 / the model before answers, too")
+@click.option("--compare", is_flag=True, help="cli.opt_compare")
 def command(recipe: Recipe, console: Console, folder: Path | None, asked: Settings, compare: bool) -> None:
-    """和模型对话 / Talk to the model: that of a run, or any Hugging Face folder.
-
-    \b
-    tengtune chat [RUN] [--compare]
-    tengtune chat --model DIR
-    """
+    """Talk to the model: that of a run, or any Hugging Face folder."""
     from tengtune.answer.chat import Chat, Side
     from tengtune.answer.speaker import open_speaker
 
     if compare and folder is not None and folder.resolve() == recipe.model_folder:
-        raise click.UsageError(language.say("chat.nothing_to_compare"), click.get_current_context())
+        raise misused("chat.nothing_to_compare")
     if folder is None:
         engine.run_needed("merge", recipe, console)
         folder = recipe.folder / "merged"

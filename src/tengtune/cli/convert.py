@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from tengtune import engine
+from tengtune.cli.command import Command
 from tengtune.cli.options import FOLDER, make_console, parse_size, step_options
 from tengtune.recipe import Recipe
 from tengtune.ui import language
@@ -28,30 +29,21 @@ LAYOUTS = (
 @step_options
 @click.argument("dst", required=False, type=FOLDER)
 def in_run(recipe: Recipe, console: Console, force: bool, dst: None) -> None:
-    """转换权重的布局、格式、类型：SRC → 目录 DST / Convert weights: SRC -> the folder DST.
-
-    只给运行文件（tengtune convert run.yaml）时，把该次训练合并后的模型转成 MindSpore .ckpt。
-
-    With a run file alone, the run's merged model becomes a MindSpore .ckpt.
-    """
+    """Convert weights to another layout, format or type: SRC -> the folder DST."""
     engine.run_needed("convert", recipe, console, force)
     console.result(str(recipe.folder / "mindspore"), folder=str(recipe.folder / "mindspore"))
 
 
-@click.command("convert")
-@click.option("--to", type=click.Choice(TARGETS), help="目标格式 / what to write")
-@click.option("--dtype", type=click.Choice([*DTYPES, *SHORT]), help="数据类型，默认不变 / default: unchanged")
-@click.option(
-    "--layout", type=click.Choice(LAYOUTS), help="MindSpore 一侧的布局 / the MindSpore side's layout"
-)
-@click.option("--shard-size", metavar="SIZE", help="单个文件上限，默认 5GB / largest file, 5GB by default")
-@click.option("--config", type=FOLDER, help="config.json 与分词器所在目录 / where config and tokenizer are")
-@click.option(
-    "--part", type=click.Choice(["model", "adapter"]), help="两者都有时取哪个 / where both are there"
-)
-@click.option("--lora-alpha", type=click.FloatRange(0, min_open=True), help="mindformers 适配器的 lora_alpha")
-@click.option("--trust", is_flag=True, help="允许读取 pickle 元数据 / read pickled metadata")
-@click.option("--dry-run", is_flag=True, help="只说明将做什么 / only say what would be done")
+@click.command("convert", cls=Command, help="cli.convert")
+@click.option("--to", type=click.Choice(TARGETS), help="cli.opt_to")
+@click.option("--dtype", type=click.Choice([*DTYPES, *SHORT]), help="cli.opt_dtype")
+@click.option("--layout", type=click.Choice(LAYOUTS), help="cli.opt_layout")
+@click.option("--shard-size", metavar="SIZE", help="cli.opt_shard_size")
+@click.option("--config", type=FOLDER, help="cli.opt_config_tokenizer")
+@click.option("--part", type=click.Choice(["model", "adapter"]), help="cli.opt_part")
+@click.option("--lora-alpha", type=click.FloatRange(0, min_open=True), help="cli.opt_lora_alpha")
+@click.option("--trust", is_flag=True, help="cli.opt_trust")
+@click.option("--dry-run", is_flag=True, help="cli.opt_dry_run")
 @wraps(in_run)
 def command(
     run: Path,

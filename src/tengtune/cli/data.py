@@ -10,6 +10,7 @@ import click
 
 from tengtune import engine
 from tengtune import recipe as recipes
+from tengtune.cli.command import Command, Group
 from tengtune.cli.options import make_console, step_options
 from tengtune.recipe import Recipe
 from tengtune.ui import language
@@ -17,7 +18,7 @@ from tengtune.ui.console import Console
 from tengtune.ui.problems import Problem
 
 
-class _DataGroup(click.Group):
+class _DataGroup(Group):
     """A group whose first sub-command may be left out: `data run.yaml` is `data make run.yaml`."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -26,31 +27,26 @@ class _DataGroup(click.Group):
         return super().parse_args(ctx, args)
 
 
-@click.group("data", cls=_DataGroup)
+@click.group("data", cls=_DataGroup, help="cli.data")
 def command() -> None:
-    """把数据文件变成训练行 / Data files to packed rows of tokens.
-
-    \b
-    tengtune data [make] [RUN]
-    tengtune data show [RUN] N
-    """
+    """Turn data files into packed rows of tokens, and look at them."""
 
 
-@command.command("make")
+@command.command("make", cls=Command, help="cli.data_make")
 @step_options
 def make(recipe: Recipe, console: Console, force: bool) -> None:
-    """生成训练行（默认）/ Make the rows of tokens (the default)."""
+    """Make the rows of tokens (the default)."""
     figures = engine.run_needed("data", recipe, console, force)
     console.result(str(recipe.folder / "data"), **figures)
 
 
-@command.command("show")
+@command.command("show", cls=Command, help="cli.data_show")
 @click.argument("arguments", nargs=-1, required=True, metavar="[RUN] N")
-@click.option("--heldout", is_flag=True, help="看留出集 / the held-out part")
-@click.option("--no-color", is_flag=True, help="用符号代替颜色 / marks in place of colours")
-@click.option("--json", "as_json", is_flag=True, help="JSON 行 / JSON lines")
+@click.option("--heldout", is_flag=True, help="cli.opt_heldout")
+@click.option("--no-color", is_flag=True, help="cli.opt_no_color")
+@click.option("--json", "as_json", is_flag=True, help="cli.opt_json")
 def show(arguments: tuple[str, ...], heldout: bool, no_color: bool, as_json: bool) -> None:
-    """显示第 N 个文档，标出参与训练的部分 / Show document N and what of it is trained."""
+    """Show document N and what of it is trained; numbers begin with 0."""
     from tengtune.data.store import open_store
     from tengtune.text.tokenizer import open_tokenizer
     from tengtune.text.view import legend, mask_view
@@ -88,5 +84,5 @@ def _run_and_number(arguments: tuple[str, ...]) -> tuple[Path, int]:
     """[RUN] N; the run file is run.yaml when left out."""
     *run, number = arguments
     if len(run) > 1 or not number.isascii() or not number.isdecimal():
-        raise click.UsageError("[RUN] N", click.get_current_context())
+        raise Problem("view.no_number", given=" ".join(arguments))
     return Path(*run) if run else Path("run.yaml"), int(number)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from tengtune.cli.command import Command
 from tengtune.cli.options import make_console
 from tengtune.ui import language
 from tengtune.ui.console import Console
@@ -16,21 +17,19 @@ if TYPE_CHECKING:
     from tengtune.hub.plan import Plan
 
 
-@click.command("download")
+@click.command("download", cls=Command, help="cli.download")
 @click.argument("model")
-@click.option(
-    "--to", "folder", type=click.Path(path_type=Path), help="目标目录，默认 models/模型名 / target folder"
-)
+@click.option("--to", "folder", type=click.Path(path_type=Path), help="cli.opt_to_folder")
 @click.option(
     "--from",
     "source",
     metavar="modelscope|huggingface|DIR",
-    help="来源，默认 modelscope；也可以是本地目录 / a hub, or a folder on this machine",
+    help="cli.opt_from",
 )
-@click.option("--revision", metavar="NAME", help="分支、标签或提交号 / branch, tag or commit")
-@click.option("--dry-run", is_flag=True, help="只列出将要下载的文件 / only list what would be fetched")
-@click.option("-q", "--quiet", is_flag=True, help="只输出结果 / results only")
-@click.option("--json", "as_json", is_flag=True, help="JSON 行 / JSON lines")
+@click.option("--revision", metavar="NAME", help="cli.opt_revision")
+@click.option("--dry-run", is_flag=True, help="cli.opt_list_only")
+@click.option("-q", "--quiet", is_flag=True, help="cli.opt_quiet")
+@click.option("--json", "as_json", is_flag=True, help="cli.opt_json")
 def command(
     model: str,
     folder: Path | None,
@@ -40,11 +39,7 @@ def command(
     quiet: bool,
     as_json: bool,
 ) -> None:
-    """下载模型 MODEL（如 Qwen/Qwen2.5-7B-Instruct）并校验 / Bring a model from a hub, verified.
-
-    已经完整时不产生任何网络流量；中断后重新执行即可续传。
-    A model that is whole causes no traffic; what was interrupted goes on.
-    """
+    """Bring a model, say Qwen/Qwen2.5-7B-Instruct, from a hub, and verify it."""
     from tengtune.hub import download, plan
 
     console = make_console(quiet, as_json)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tengtune import engine
+from tengtune.cli.command import Command, misused
 from tengtune.cli.options import step_options
 from tengtune.recipe import Recipe
 from tengtune.ui import language
@@ -17,19 +18,15 @@ if TYPE_CHECKING:
     from tengtune.evaluate.questions import By
 
 
-@click.command("evaluate")
+@click.command("evaluate", cls=Command, help="cli.evaluate")
 @step_options
-@click.option(
-    "--file", "names", multiple=True, metavar="FILE", help="只评这些题目文件 / these question files only"
-)
-@click.option(
-    "--limit", type=click.IntRange(min=1), help="每个文件只做前 N 题 / the first N questions of each"
-)
-@click.option("--shots", type=click.IntRange(min=0), help="前 N 题当示例 / the first N serve as examples")
+@click.option("--file", "names", multiple=True, metavar="FILE", help="cli.opt_question_files")
+@click.option("--limit", type=click.IntRange(min=1), help="cli.opt_limit")
+@click.option("--shots", type=click.IntRange(min=0), help="cli.opt_shots")
 @click.option(
     "--by",
     type=click.Choice(["letter", "text"]),
-    help="选择题按选项字母或选项全文的似然判 / choices by the likelihood of their letter or their text",
+    help="cli.opt_by",
 )
 def command(
     recipe: Recipe,
@@ -40,13 +37,7 @@ def command(
     shots: int | None,
     by: By | None,
 ) -> None:
-    """给训练前后的模型打分 / Score the model before and after.
-
-    \b
-    不带选项：留出集、常识题和 output.evaluate 里的文件，结果记入报告。带选项：只显示，不记录。
-    Without options: held-out data, general questions and the files of output.evaluate, kept for the
-    report. With options: shown, not recorded.
-    """
+    """Score the model before and after training."""
     if not (names or limit or shots or by):
         figures = engine.run_needed("evaluate", recipe, console, force)
         show(figures, console)
@@ -57,7 +48,7 @@ def command(
 
     named = {name: Path(name) for name in names} or evaluate.named(recipe)
     if not named:
-        raise click.UsageError("--file FILE", click.get_current_context())
+        raise misused("cli.which_question_file")
     engine.run_needed("merge", recipe, console)
     compared = evaluate.compare(recipe, named, Settings(limit, shots or 0, by or "letter"), console)
     for each in compared:

@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from tengtune import files
+from tengtune.cli.command import Command
 from tengtune.ui import language
 from tengtune.ui.console import Console
 from tengtune.ui.problems import Problem
@@ -39,12 +40,12 @@ COMMENTS = {
 }
 
 
-@click.command("init")
+@click.command("init", cls=Command, help="cli.init")
 @click.argument("model", type=click.Path(path_type=Path))
 @click.argument("data", type=click.Path(path_type=Path), nargs=-1, required=True)
 @click.option("-o", "--out", default="run.yaml", type=click.Path(path_type=Path), show_default=True)
 def command(model: Path, data: tuple[Path, ...], out: Path) -> None:
-    """为模型目录 MODEL 和数据文件 DATA 写出运行文件 / Write a run file for a model folder and data files."""
+    """Write a run file for a model folder MODEL and data files DATA."""
     from tengtune.models import spec
 
     spec.from_folder(model)

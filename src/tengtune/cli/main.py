@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib
-import os
 import sys
 import traceback
 from contextlib import suppress
-from typing import Any
 
 import click
 
 from tengtune import __version__
+from tengtune.cli.command import Group, problem_of
 from tengtune.pipeline import STEPS
 from tengtune.ui import language
 from tengtune.ui.console import Console
@@ -26,6 +24,9 @@ TOOLS: dict[str, tuple[str, str]] = {
 }
 """Commands that are no steps: name -> (zh, en) title."""
 
+CLOSED_PIPE = 141
+"""128 + SIGPIPE: what the shell reports of any program whose reader, `head` for one, has gone."""
+
 
 def titles() -> dict[str, str]:
     """Every command with its title in the current language, in the order of the help."""
@@ -34,7 +35,7 @@ def titles() -> dict[str, str]:
     return table | {s.name: (s.zh if zh else s.en) for s in STEPS}
 
 
-class LazyGroup(click.Group):
+class LazyGroup(Group):
     """Loads `tengtune.cli.<name>` only when that command is asked for."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -42,48 +43,51 @@ class LazyGroup(click.Group):
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
         if name not in titles():
-            near = difflib.get_close_matches(name, list(titles()), n=1)
-            suggestion = language.say("ui.did_you_mean", near=near[0]) if near else ""
-            raise Problem("ui.unknown_command", name=name, suggestion=suggestion)
+            return None
         command: click.Command = importlib.import_module(f"tengtune.cli.{name}").command
         return command
 
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("命令" if language.current() == "zh" else "Commands"):
-            formatter.write_dl(list(titles().items()))
+    def titles(self, ctx: click.Context) -> list[tuple[str, str]]:
+        return list(titles().items())
 
 
-@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(__version__, prog_name="tengtune")
-@click.option("--lang", type=click.Choice(["zh", "en"]), help="语言 / language")
-def cli(lang: Any) -> None:
-    """Fine-tune Qwen on Ascend cards, rehearsed on a CPU first / 在昇腾卡上微调 Qwen，先在 CPU 上预演。"""
-    if lang:
-        language.choose(lang)
+@click.group(cls=LazyGroup, help="cli.tengtune", context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="tengtune", help="cli.opt_version")
+def cli() -> None:
+    pass
 
 
 def main(arguments: list[str] | None = None) -> None:
     """Entry point: every fault of the user's becomes one screen and an exit code."""
-    arguments = sys.argv[1:] if arguments is None else arguments
-    _choose_early(arguments)
-    sys.exit(_guarded(arguments))
+    sys.exit(_guarded(sys.argv[1:] if arguments is None else arguments))
 
 
-def _choose_early(arguments: list[str]) -> None:
-    """`--lang` must hold for the help and for problems on the way to the command, too."""
-    for i, argument in enumerate(arguments):
-        value = argument.partition("=")[2] if argument.startswith("--lang=") else None
-        if argument == "--lang" and i + 1 < len(arguments):
-            value = arguments[i + 1]
-        if value in ("zh", "en"):
-            language.choose("zh" if value == "zh" else "en")
+def _take_language(arguments: list[str]) -> list[str]:
+    """The arguments without `--lang`, wherever it stood; the language is chosen at once, so that it holds for
+    the help and for problems on the way to the command, too. Problem: no language we speak."""
+    rest: list[str] = []
+    waiting = iter(arguments)
+    for argument in waiting:
+        name, equals, value = argument.partition("=")
+        if argument == "--":
+            return [*rest, argument, *waiting]
+        if name != "--lang":
+            rest.append(argument)
+            continue
+        chosen = value if equals else next(waiting, "")
+        known = [each for each in language.LANGUAGES if each == chosen]
+        if not known:
+            wanted = " | ".join(language.LANGUAGES)
+            raise Problem("ui.bad_value", option="--lang", wanted=wanted, command="tengtune")
+        language.choose(known[0])
+    return rest
 
 
 def _guarded(arguments: list[str]) -> int:
     """Run the command; the exit code it ends with."""
     console = Console("json" if "--json" in arguments else "normal")
     try:
-        code = cli.main(args=arguments, prog_name="tengtune", standalone_mode=False)
+        code = cli.main(args=_take_language(arguments), prog_name="tengtune", standalone_mode=False)
         return code if isinstance(code, int) else 0  # a command may end with a code that is no fault
     except Problem as problem:
         return _told(problem, console)
@@ -93,15 +97,12 @@ def _guarded(arguments: list[str]) -> int:
     except click.exceptions.Exit as error:
         return error.exit_code
     except click.ClickException as error:
-        path = error.ctx.command_path if isinstance(error, click.UsageError) and error.ctx else "tengtune"
-        return _told(Problem("ui.wrong_option", message=error.format_message(), command=path), console)
+        return _told(problem_of(error), console)
     except (KeyboardInterrupt, click.Abort):
         console.warn("ui.interrupted")
         return 130
-    except BrokenPipeError:
-        # The reader of the pipe has gone; keep Python from complaining about it at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
+    except SystemExit:  # click's, in this mode for nothing but a pipe whose reader has gone
+        return CLOSED_PIPE
     except MemoryError:
         return _told(Problem("ui.no_memory", exit_code=FAILED_RUN), console)
     except OSError as error:

@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from tengtune import engine
+from tengtune.cli.command import Command
 from tengtune.cli.options import FOLDER, make_console, parse_size, step_options
 from tengtune.recipe import Recipe
 from tengtune.ui.console import Console
@@ -25,21 +26,21 @@ WAYS: list[tuple[set[str], set[str]]] = [
 
 @step_options
 def in_run(recipe: Recipe, console: Console, force: bool) -> None:
-    """把适配器并入底座，或合并各 rank / Merge a run; or any base and adapter; or rank folders."""
+    """Merge a run's adapter into its base; or any base and adapter; or rank folders."""
     engine.run_needed("merge", recipe, console, force)
     console.result(str(recipe.folder / "merged"), folder=str(recipe.folder / "merged"))
 
 
-@click.command("merge")
-@click.option("--base", type=FOLDER, help="底座模型目录 / the base model's folder")
-@click.option("--adapter", type=FOLDER, help="PEFT 适配器目录 / the PEFT adapter's folder")
-@click.option("--shards", type=FOLDER, help="各 rank 的 checkpoint 目录 / where the rank_N folders are")
-@click.option("--strategy", type=FOLDER, help="切分策略文件或目录 / the run's strategy file or folder")
-@click.option("--first-copy", is_flag=True, help="不比较重复切片 / do not compare parts several ranks hold")
-@click.option("--split", type=FOLDER, help="反过来切分的完整权重 / the reverse: a whole model to cut")
-@click.option("--ranks", type=click.IntRange(1, 4096), help="切成几个 rank / for so many ranks (--split)")
-@click.option("--out", type=FOLDER, help="输出目录或 .ckpt / the folder (or .ckpt) to make")
-@click.option("--shard-size", metavar="SIZE", help="单个文件上限，默认 5GB / largest file, 5GB by default")
+@click.command("merge", cls=Command, help="cli.merge")
+@click.option("--base", type=FOLDER, help="cli.opt_base")
+@click.option("--adapter", type=FOLDER, help="cli.opt_adapter")
+@click.option("--shards", type=FOLDER, help="cli.opt_shards")
+@click.option("--strategy", type=FOLDER, help="cli.opt_strategy")
+@click.option("--first-copy", is_flag=True, help="cli.opt_first_copy")
+@click.option("--split", type=FOLDER, help="cli.opt_split")
+@click.option("--ranks", type=click.IntRange(1, 4096), help="cli.opt_ranks")
+@click.option("--out", type=FOLDER, help="cli.opt_out_folder")
+@click.option("--shard-size", metavar="SIZE", help="cli.opt_shard_size")
 @wraps(in_run)
 def command(
     base: Path,

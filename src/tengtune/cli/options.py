@@ -26,9 +26,9 @@ def run_file(function: Command) -> Command:
     """
 
     @click.argument("run", default="run.yaml", type=click.Path(path_type=Path))
-    @click.option("-s", "--set", "overrides", multiple=True, metavar="KEY=VALUE", help="train.epochs=1 ...")
-    @click.option("-q", "--quiet", is_flag=True, help="只输出结果 / results only")
-    @click.option("--json", "as_json", is_flag=True, help="JSON 行 / JSON lines")
+    @click.option("-s", "--set", "overrides", multiple=True, metavar="KEY=VALUE", help="cli.opt_set")
+    @click.option("-q", "--quiet", is_flag=True, help="cli.opt_quiet")
+    @click.option("--json", "as_json", is_flag=True, help="cli.opt_json")
     @wraps(function)
     def wrapper(run: Path, overrides: tuple[str, ...], quiet: bool, as_json: bool, **options: Any) -> None:
         from tengtune import recipe as recipes
@@ -47,7 +47,7 @@ def run_options(function: Command) -> Command:
     """run_file for a command that works in the run folder: adds --fresh and prepares the folder."""
 
     @run_file
-    @click.option("--fresh", is_flag=True, help="旧目录改名保留，重新开始 / set the old folder aside")
+    @click.option("--fresh", is_flag=True, help="cli.opt_fresh")
     @wraps(function)
     def wrapper(recipe: Any, console: Console, fresh: bool, **options: Any) -> None:
         from tengtune import engine
@@ -60,7 +60,7 @@ def run_options(function: Command) -> Command:
 
 def step_options(function: Command) -> Command:
     """run_options for one step's command: adds --force."""
-    force = click.option("--force", is_flag=True, help="即使已是最新也重做 / redo even if up to date")
+    force = click.option("--force", is_flag=True, help="cli.opt_force")
     return run_options(force(function))
 
 
@@ -73,20 +73,18 @@ def model_options(function: Command) -> Command:
     """
 
     @click.argument("run", required=False, type=FOLDER)
-    @click.option("--model", "folder", type=FOLDER, help="默认 merged/ / default: merged/")
-    @click.option(
-        "-s", "--set", "overrides", multiple=True, metavar="KEY=VALUE", help="output.max_new_tokens=9"
-    )
-    @click.option("--fresh", is_flag=True, help="旧目录改名保留，重新开始 / set the old folder aside")
-    @click.option("-q", "--quiet", is_flag=True, help="只输出结果 / results only")
-    @click.option("--json", "as_json", is_flag=True, help="JSON 行 / JSON lines")
-    @click.option("--system", metavar="TEXT", help="system 提示词 / the system prompt")
-    @click.option("--max-new-tokens", type=click.IntRange(min=1), help="回答的长度上限 / the longest answer")
-    @click.option("--stop", "stops", multiple=True, metavar="TEXT", help="遇到即停 / where an answer ends")
-    @click.option("--temperature", type=click.FloatRange(0, 100), help="0: 贪心 / greedy")
-    @click.option("--top-p", type=click.FloatRange(0, 1, min_open=True), help="核采样 / nucleus")
-    @click.option("--top-k", type=click.IntRange(0, 2**31), help="0: 不限 / all")
-    @click.option("--seed", type=click.IntRange(0, 2**32), default=0, help="采样种子 / of the draws")
+    @click.option("--model", "folder", type=FOLDER, help="cli.opt_model")
+    @click.option("-s", "--set", "overrides", multiple=True, metavar="KEY=VALUE", help="cli.opt_set")
+    @click.option("--fresh", is_flag=True, help="cli.opt_fresh")
+    @click.option("-q", "--quiet", is_flag=True, help="cli.opt_quiet")
+    @click.option("--json", "as_json", is_flag=True, help="cli.opt_json")
+    @click.option("--system", metavar="TEXT", help="cli.opt_system")
+    @click.option("--max-new-tokens", type=click.IntRange(min=1), help="cli.opt_max_new_tokens")
+    @click.option("--stop", "stops", multiple=True, metavar="TEXT", help="cli.opt_stop")
+    @click.option("--temperature", type=click.FloatRange(0, 100), help="cli.opt_temperature")
+    @click.option("--top-p", type=click.FloatRange(0, 1, min_open=True), help="cli.opt_top_p")
+    @click.option("--top-k", type=click.IntRange(0, 2**31), help="cli.opt_top_k")
+    @click.option("--seed", type=click.IntRange(0, 2**32), default=0, help="cli.opt_seed")
     @wraps(function)
     def wrapper(
         run: Path | None, folder: Path | None, overrides: tuple[str, ...], fresh: bool, quiet: bool,
@@ -116,7 +114,7 @@ def resume_option(function: Command) -> Command:
         "--resume",
         type=click.Choice(["auto", "never"]),
         default="auto",
-        help="从检查点继续（默认），或从头训练 / go on from a checkpoint (default), or train from the start",
+        help="cli.opt_resume",
     )
     @wraps(function)
     def wrapper(*arguments: Any, resume: str, **options: Any) -> None:

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import click
 
 from tengtune import engine
+from tengtune.cli.command import Command, misused
 from tengtune.cli.options import FOLDER, model_options
 from tengtune.recipe import Recipe
-from tengtune.ui import language
 from tengtune.ui.console import Console
 
 if TYPE_CHECKING:
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     from tengtune.answer.speaker import Settings
 
 
-@click.command("predict")
+@click.command("predict", cls=Command, help="cli.predict")
 @model_options
-@click.option("--force", is_flag=True, help="即使已是最新也重做 / redo even if up to date")
-@click.option("-p", "--prompt", "prompts", multiple=True, metavar="TEXT", help="问题 / a question")
-@click.option("--file", "questions", type=FOLDER, help="题目文件（JSON Lines）/ a file of questions")
-@click.option("--out", type=FOLDER, help="--file 的回答写到哪里 / where the answers to --file go")
+@click.option("--force", is_flag=True, help="cli.opt_force")
+@click.option("-p", "--prompt", "prompts", multiple=True, metavar="TEXT", help="cli.opt_prompt")
+@click.option("--file", "questions", type=FOLDER, help="cli.opt_questions")
+@click.option("--out", type=FOLDER, help="cli.opt_answers")
 def command(
     recipe: Recipe,
     console: Console,
@@ -35,12 +35,12 @@ def command(
     questions: Path | None,
     out: Path | None,
 ) -> None:
-    """回答问题；什么都不问时对比训练前后 / Answer questions; asked none, compare before and after."""
+    """Answer questions; asked none, compare the answers before and after training."""
     if (questions is None) != (out is None):
-        raise click.UsageError(language.say("predict.file_and_out"), click.get_current_context())
+        raise misused("predict.file_and_out")
     if not prompts and questions is None:
         if folder is not None:
-            raise click.UsageError(language.say("predict.what_to_ask"), click.get_current_context())
+            raise misused("predict.what_to_ask")
         engine.run_needed("predict", recipe, console, force)
         show_samples(recipe, console)
         return

@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from tengtune import engine
+from tengtune.cli.command import Command
 from tengtune.cli.evaluate import show
 from tengtune.cli.options import resume_option, run_options
 from tengtune.cli.predict import show_samples
@@ -13,11 +14,11 @@ from tengtune.ui import language
 from tengtune.ui.console import Console
 
 
-@click.command("run")
+@click.command("run", cls=Command, help="cli.run")
 @run_options
 @resume_option
 def command(recipe: Recipe, console: Console, anew: bool) -> None:
-    """按顺序完成所需的全部步骤 / Do all the steps that are needed, in order."""
+    """Do all the steps that are needed, in order."""
     engine.run_all(recipe, console, anew)
     show_samples(recipe, console)
     score = (engine.read_record(recipe.folder / "evaluate.json") or {}).get("figures", {})

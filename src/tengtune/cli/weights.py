@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from tengtune.cli.command import Command, Group
 from tengtune.cli.options import FOLDER, make_console
 from tengtune.ui import language
 from tengtune.ui.console import Console
@@ -21,19 +22,19 @@ LISTED = 30
 """Rows of a comparison that are shown; --json has all."""
 
 
-@click.group("weights")
+@click.group("weights", cls=Group, help="cli.weights")
 def command() -> None:
-    """查看和核对权重 / Look at weights and check them."""
+    """Look at weights and check them."""
 
 
-@command.command("show")
+@command.command("show", cls=Command, help="cli.weights_show")
 @click.argument("path", type=FOLDER)
-@click.option("--tensors", is_flag=True, help="列出每个张量 / list every tensor")
-@click.option("--trust", is_flag=True, help="允许读取 pickle 元数据 / read pickled metadata")
-@click.option("-q", "--quiet", is_flag=True, help="只输出结果 / results only")
-@click.option("--json", "as_json", is_flag=True, help="JSON 行 / JSON lines")
+@click.option("--tensors", is_flag=True, help="cli.opt_tensors")
+@click.option("--trust", is_flag=True, help="cli.opt_trust")
+@click.option("-q", "--quiet", is_flag=True, help="cli.opt_quiet")
+@click.option("--json", "as_json", is_flag=True, help="cli.opt_json")
 def show(path: Path, tensors: bool, trust: bool, quiet: bool, as_json: bool) -> None:
-    """查看目录或文件里是什么权重 / What weights a folder or file holds."""
+    """What weights a folder or file holds."""
     from tengtune.weights.found import open_found
     from tengtune.weights.look import describe
 
@@ -49,21 +50,18 @@ def show(path: Path, tensors: bool, trust: bool, quiet: bool, as_json: bool) -> 
     console.event("result", **told.data, **({"tensors_found": entries} if entries else {}))
 
 
-@command.command("diff")
+@command.command("diff", cls=Command, help="cli.weights_diff")
 @click.argument("one", type=FOLDER)
 @click.argument("other", type=FOLDER)
-@click.option("--config", type=FOLDER, help="config.json 所在目录 / where config.json is")
-@click.option("--trust", is_flag=True, help="允许读取 pickle 元数据 / read pickled metadata")
-@click.option("-q", "--quiet", is_flag=True, help="只输出结果 / results only")
-@click.option("--json", "as_json", is_flag=True, help="JSON 行 / JSON lines")
+@click.option("--config", type=FOLDER, help="cli.opt_config")
+@click.option("--trust", is_flag=True, help="cli.opt_trust")
+@click.option("-q", "--quiet", is_flag=True, help="cli.opt_quiet")
+@click.option("--json", "as_json", is_flag=True, help="cli.opt_json")
 @click.pass_context
 def diff(
     ctx: click.Context, one: Path, other: Path, config: Path | None, trust: bool, quiet: bool, as_json: bool
 ) -> None:
-    """逐张量比较两份权重，布局可以不同 / Compare two sets of weights tensor by tensor, across layouts.
-
-    数值全部相同时退出码为 0，否则为 1。/ The exit code is 0 where all values are the same, otherwise 1.
-    """
+    """Compare two sets of weights tensor by tensor, across layouts."""
     from tengtune.hub.meter import meter
     from tengtune.weights.compare import compare
     from tengtune.weights.found import open_found
@@ -111,12 +109,12 @@ def _report(
     )
 
 
-@command.command("verify")
+@command.command("verify", cls=Command, help="cli.weights_verify")
 @click.argument("folder", type=FOLDER)
-@click.option("-q", "--quiet", is_flag=True, help="只输出结果 / results only")
-@click.option("--json", "as_json", is_flag=True, help="JSON 行 / JSON lines")
+@click.option("-q", "--quiet", is_flag=True, help="cli.opt_quiet")
+@click.option("--json", "as_json", is_flag=True, help="cli.opt_json")
 def verify(folder: Path, quiet: bool, as_json: bool) -> None:
-    """按下载记录核对目录中每个文件的 sha256 / Check every file against the sha256 of its download."""
+    """Check every file of a folder against the sha256 of its download."""
     from tengtune.hub.record import read_record
     from tengtune.weights.found import open_found
 

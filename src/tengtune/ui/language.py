@@ -12,6 +12,7 @@ from importlib import resources
 from typing import Any, Literal
 
 Language = Literal["zh", "en"]
+LANGUAGES: tuple[Language, ...] = ("zh", "en")
 
 _chosen: Language | None = None
 
