@@ -10,6 +10,7 @@ import click
 
 from tengtune import engine
 from tengtune import recipe as recipes
+from tengtune.cli import data_check
 from tengtune.cli.command import Command, Group
 from tengtune.cli.options import make_console, step_options
 from tengtune.recipe import Recipe
@@ -30,6 +31,10 @@ class _DataGroup(Group):
 @click.group("data", cls=_DataGroup, help="cli.data")
 def command() -> None:
     """Turn data files into packed rows of tokens, and look at them."""
+
+
+command.add_command(data_check.check)
+command.add_command(data_check.convert)
 
 
 @command.command("make", cls=Command, help="cli.data_make")

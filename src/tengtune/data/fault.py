@@ -36,6 +36,11 @@ class Fault:
         """What is wrong, in the current language. Holds keys, roles and numbers, never the record's text."""
         return language.say(f"data.{self.code}", **self.values)
 
+    def fix(self) -> str:
+        """What to do about it, in the current language; "" where nothing needs to be done."""
+        code = f"check.fix_{self.code}"
+        return language.say(code, **self.values) if code in language.area_messages("check") else ""
+
     def as_json(self) -> dict[str, Any]:
         """The same as data: one line of data/dropped.jsonl."""
         return {

@@ -86,14 +86,20 @@ class Reader:
 
         Raises Problem where a file as a whole cannot be read (see records.read_records).
         """
-        for name, path in self.files.items():
-            for item in read_records(path, name, advance, self.is_record, self.lenient):
-                if isinstance(item, Record):
-                    self.records += 1
-                    yield self.outcome(item, name)
-                else:
-                    self.records += item.record is not None
-                    yield item
+        for name in self.files:
+            yield from self.read_file(name, advance)
+
+    def read_file(
+        self, name: str, advance: Callable[[int], None] = lambda count: None
+    ) -> Iterator[Outcome | Fault]:
+        """`read` for one of the files."""
+        for item in read_records(self.files[name], name, advance, self.is_record, self.lenient):
+            if isinstance(item, Record):
+                self.records += 1
+                yield self.outcome(item, name)
+            else:
+                self.records += item.record is not None
+                yield item
 
     def is_record(self, value: Any) -> bool:
         """Whether a value has the keys of a record."""

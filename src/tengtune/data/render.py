@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -15,11 +16,12 @@ from tengtune.data.formats.plain import PLAIN
 from tengtune.data.judge import Judge
 from tengtune.data.read import Outcome
 from tengtune.data.shorten import Shortened, last_labels, shorten, split_plain
+from tengtune.models.spec import ModelSpec
 from tengtune.recipe import LabelPolicy, TooLong
-from tengtune.text.chatml import render_flat, render_many
+from tengtune.text.chatml import default_system, render_flat, render_many
 from tengtune.text.conversation import Conversation, Example
-from tengtune.text.template import Template
-from tengtune.text.tokenizer import Tokenizer
+from tengtune.text.template import Template, of_folder
+from tengtune.text.tokenizer import Tokenizer, open_tokenizer
 
 BATCH = 512
 BATCH_CHARACTERS = 1 << 18
@@ -107,6 +109,14 @@ class Style:
         ids, sizes = self.tokenizer.encode_flat([talk.messages[0].content for talk in talks])
         ids = np.insert(ids, np.cumsum(sizes), self.tokenizer.endoftext)
         return ids, np.ones(len(ids), np.bool_), starts(sizes + 1)
+
+
+def style_of(folder: Path, spec: ModelSpec, policy: LabelPolicy, system: str | None) -> Style:
+    """How the model in `folder` wants conversations written. Problem when its vocabulary does not fit it."""
+    tokenizer = open_tokenizer(folder)
+    tokenizer.fits(spec)
+    template = of_folder(folder, spec.family, tokenizer)
+    return Style(tokenizer, template, policy, default_system(system, policy, template))
 
 
 class Renderer:

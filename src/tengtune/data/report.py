@@ -24,12 +24,13 @@ SHOWN = 3
 class Report:
     """Takes faults and lengths as they come; hands each fault on to `each`."""
 
-    def __init__(self, each: Callable[[Fault], object]) -> None:
-        self._each = each
+    def __init__(self, each: Callable[[Fault], object], shown: int = SHOWN) -> None:
+        """`shown`: how many of each kind of fault are kept in `first`."""
+        self._each, self._shown = each, shown
         self.dropped: Counter[str] = Counter()
         self.remarks: Counter[str] = Counter()
         self.kept = 0  # records that became at least one document
-        self.first: dict[str, list[Fault]] = {}  # the first SHOWN of each code
+        self.first: dict[str, list[Fault]] = {}  # the first few of each code
         self._lengths = array("q")
         self._last: tuple[str, int | None] | None = None  # the record that was dropped last
 
@@ -44,7 +45,7 @@ class Report:
             self._last = place
         (self.dropped if fault.dropped else self.remarks)[fault.code] += 1
         first = self.first.setdefault(fault.code, [])
-        if len(first) < SHOWN:
+        if len(first) < self._shown:
             first.append(fault)
 
     def rendered(self, made: Rendered) -> None:

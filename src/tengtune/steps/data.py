@@ -17,16 +17,14 @@ from tengtune.data.judge import Judge
 from tengtune.data.ordered import ordered
 from tengtune.data.pack import Plan, one_per_row, pack
 from tengtune.data.read import Reader
-from tengtune.data.render import Renderer, Style, batches
+from tengtune.data.render import Renderer, Style, batches, style_of
 from tengtune.data.report import Report, figures_of, show_stores
 from tengtune.data.split import groups_of, heldout_split, repeated
 from tengtune.data.store import About, Store, open_store, write_store
 from tengtune.engine import Result
 from tengtune.models import spec as specs
 from tengtune.recipe import Recipe
-from tengtune.text.chatml import default_system
-from tengtune.text.template import of_folder
-from tengtune.text.tokenizer import open_tokenizer, text_files
+from tengtune.text.tokenizer import text_files
 from tengtune.ui.console import Console
 from tengtune.ui.problems import Problem
 
@@ -94,15 +92,15 @@ def _named_files(recipe: Recipe) -> dict[str, Path]:
 def _style(recipe: Recipe, console: Console) -> Style:
     """How this run's model wants conversations written."""
     folder, data = recipe.model_folder, recipe.data
-    tokenizer, spec = open_tokenizer(folder), specs.from_folder(folder)
-    tokenizer.fits(spec)
+    spec = specs.from_folder(folder)
+    style = style_of(folder, spec, data.policy, data.system)
     if data.seq_len > spec.max_positions:
         console.warn("data.beyond_positions", seq_len=data.seq_len, positions=spec.max_positions)
-    template = of_folder(folder, spec.family, tokenizer)
+    template = style.template
     if not template.known:
         values = {"system": template.system, "tools": template.tools, "thinking": template.thinking}
         console.warn("tokenizer.template_unknown", **values)
-    return Style(tokenizer, template, data.policy, default_system(data.system, data.policy, template))
+    return style
 
 
 def _fill(pool: Spool, reader: Reader, report: Report, renderer: Renderer, console: Console) -> None:

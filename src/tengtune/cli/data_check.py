@@ -1,0 +1,175 @@
+"""`tengtune data check FILE...` and `tengtune data convert FILE... --to FORM --out OUT`"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, get_args
+
+import click
+
+from tengtune.cli.command import Command
+from tengtune.cli.options import FOLDER, make_console
+from tengtune.recipe import Data, DataFormat, LabelPolicy
+from tengtune.ui.console import Console
+from tengtune.ui.problems import WRONG_INPUT, Problem
+
+if TYPE_CHECKING:
+    from tengtune.data.convert import Form
+    from tengtune.data.fault import Fault
+    from tengtune.data.judge import Judge
+    from tengtune.data.read import Reader
+    from tengtune.data.report import Report
+
+SEQ_LEN = int(Data.model_fields["seq_len"].default)
+
+
+def reading(function: Callable[..., None]) -> Callable[..., None]:
+    """FILE..., --format, --map, --quiet, --json; the function receives (reader, console, **its own)."""
+
+    @click.argument("paths", nargs=-1, required=True, metavar="FILE...", type=FOLDER)
+    @click.option(
+        "--format", "form", type=click.Choice(get_args(DataFormat)), default="auto", help="cli.opt_format"
+    )
+    @click.option("--map", "pairs", multiple=True, metavar="OURS=THEIRS", help="cli.opt_map")
+    @click.option("-q", "--quiet", is_flag=True, help="cli.opt_quiet")
+    @click.option("--json", "as_json", is_flag=True, help="cli.opt_json")
+    @wraps(function)
+    def wrapper(
+        paths: tuple[Path, ...], form: str, pairs: tuple[str, ...], quiet: bool, as_json: bool, **options: Any
+    ) -> None:
+        from tengtune.data.read import Reader
+
+        mapping = dict(_pair(text) for text in pairs)
+        reader = Reader({str(path): path for path in paths}, form, mapping, "--map")
+        function(reader, make_console(quiet, as_json), **options)
+
+    return wrapper
+
+
+def _pair(text: str) -> tuple[str, str]:
+    ours, _, theirs = text.partition("=")
+    if not (ours and theirs):
+        raise Problem("check.bad_map", text=text)
+    return ours, theirs
+
+
+@click.command("check", cls=Command, help="cli.data_check")
+@reading
+@click.option("--model", "folder", type=FOLDER, help="cli.opt_check_model")
+@click.option("--seq-len", type=click.IntRange(8, 2**20), help="cli.opt_seq_len")
+@click.option(
+    "--policy", type=click.Choice(get_args(LabelPolicy)), default="assistant", help="cli.opt_policy"
+)
+@click.option("--fix", "out", type=FOLDER, metavar="OUT", help="cli.opt_fix")
+def check(
+    reader: Reader,
+    console: Console,
+    folder: Path | None,
+    seq_len: int | None,
+    policy: LabelPolicy,
+    out: Path | None,
+) -> None:
+    """Read data files and tell everything that is wrong with them."""
+    from tengtune.cli.data_account import show
+    from tengtune.data.check import check as check_files
+    from tengtune.data.judge import Judge
+    from tengtune.data.render import style_of
+    from tengtune.hub.meter import meter
+    from tengtune.models.spec import from_folder
+    from tengtune.text.tokenizer import ENDOFTEXT, IM_END, IM_START
+
+    if seq_len and not folder:
+        raise Problem("check.seq_len_without_model", where="--seq-len")
+    _not_onto_itself(reader, out)
+    reader.lenient = True
+    spec = from_folder(folder) if folder else None
+    style = style_of(folder, spec, policy, None) if folder and spec else None
+    control = style.tokenizer.control if style else (IM_START, IM_END, ENDOFTEXT)
+    judge = Judge(policy, control, style.template.tools if style else True)
+    unreadable: list[Problem] = []
+    with meter(console, _bytes(reader), "check.progress") as advance:
+        account = check_files(reader, judge, style, _each(console), unreadable.append, advance)
+    for problem in unreadable:
+        console.problem(problem)
+    rows = account.rows(seq_len or SEQ_LEN, spec.max_positions) if spec else []
+    show(console, account, reader, rows, style is not None)
+    if out and account.report.kept:
+        _fix(reader, judge, out, console)
+    if unreadable or (account.report.dropped and not out) or not account.report.kept:
+        click.get_current_context().exit(WRONG_INPUT)
+
+
+@click.command("convert", cls=Command, help="cli.data_convert")
+@reading
+@click.option(
+    "--to",
+    "to",
+    type=click.Choice(["conversation", "messages", "alpaca"]),
+    required=True,
+    help="cli.opt_data_to",
+)
+@click.option("--out", type=FOLDER, required=True, metavar="OUT", help="cli.opt_data_out")
+def convert(reader: Reader, console: Console, to: Form, out: Path) -> None:
+    """Write the conversations of data files in another form."""
+    from tengtune import files
+    from tengtune.data.convert import convert as convert_items
+    from tengtune.data.report import Report
+    from tengtune.hub.meter import meter
+
+    _not_onto_itself(reader, out)
+    report = Report(_each(console))
+    as_list = out.suffix.lower() not in (".jsonl", ".ndjson")
+    with meter(console, _bytes(reader), "check.progress") as advance, files.atomic_file(out, "w") as stream:
+        for fault in convert_items(reader.read(advance), to, stream, as_list):
+            report.fault(fault)
+        written = reader.records - report.dropped.total()
+        if not written:
+            raise _nothing_written(reader, report)
+    report.show(console)
+    console.say("check.converted", out=out, written=written)
+    console.result(str(out), out=str(out), written=written, records=reader.records)
+
+
+def _nothing_written(reader: Reader, report: Report) -> Problem:
+    """There is no record to write: none at all, or reasons against all."""
+    where = ", ".join(reader.files)
+    if not reader.records:
+        return Problem("data.no_records", where=where)
+    reasons = "\n".join(report.reasons())
+    return Problem("check.nothing_written", where=where, records=reader.records, reasons=reasons)
+
+
+def _fix(reader: Reader, judge: Judge, out: Path, console: Console) -> None:
+    """Write what can be used to `out`, and beside it what cannot and what was changed."""
+    from tengtune.data.check import whatever_is_readable
+    from tengtune.data.fix import beside, fixer
+
+    left, changes = beside(out)
+    with fixer(reader, judge, out) as fix:
+        for item in whatever_is_readable(reader, lambda problem: None):
+            fix.take(item)
+    console.say("check.fixed", out=out, left=left, changes=changes, **fix.counts)
+    console.result(str(out), out=str(out), rejected_file=str(left), changes_file=str(changes), **fix.counts)
+
+
+def _each(console: Console) -> Callable[[Fault], None]:
+    """Each fault as an event of --json."""
+
+    def told(fault: Fault) -> None:
+        if console.mode == "json":
+            console.event("fault", **fault.as_json(), fix=fault.fix())
+
+    return told
+
+
+def _bytes(reader: Reader) -> int:
+    """The size of all files; those that are not there are told when they are read."""
+    return sum(path.stat().st_size for path in reader.files.values() if path.is_file())
+
+
+def _not_onto_itself(reader: Reader, out: Path | None) -> None:
+    """Problem when the output is one of the inputs."""
+    if out and any(out.exists() and path.exists() and out.samefile(path) for path in reader.files.values()):
+        raise Problem("check.onto_itself", where=out)

@@ -1,0 +1,139 @@
+"""`data check --fix OUT`: the records that can be used, mended where that is beyond doubt, as JSON Lines.
+
+Beside OUT stand OUT.rejected.jsonl, the records that cannot be used with their reasons, and
+OUT.changes.jsonl, what was changed. Every record of the input is in OUT or in OUT.rejected.jsonl.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+from tengtune import files
+from tengtune.data.fault import Fault, Notes
+from tengtune.data.formats import KEYS
+from tengtune.data.json_stream import INNER_LISTS
+from tengtune.data.json_value import Record, written
+from tengtune.data.judge import Judge
+from tengtune.data.read import Outcome, Reader
+from tengtune.data.rename import renamed
+from tengtune.ui import language
+
+TEXT_KEYS = KEYS - INNER_LISTS
+REJECTED, CHANGES = ".rejected.jsonl", ".changes.jsonl"
+
+
+def beside(out: Path) -> tuple[Path, Path]:
+    """Where what was rejected and what was changed is written."""
+    return out.with_name(out.name + REJECTED), out.with_name(out.name + CHANGES)
+
+
+class Fixer:
+    """Takes what a lenient reader gives, file faults included, and writes it sorted. counts: written, mended,
+    copies, rejected."""
+
+    def __init__(
+        self, reader: Reader, judge: Judge, out: IO[str], rejected: IO[str], changes: IO[str]
+    ) -> None:
+        self.reader, self.judge = reader, judge
+        self.out, self.rejected, self.changes = out, rejected, changes
+        self.counts: Counter[str] = Counter(written=0, mended=0, copies=0, rejected=0)
+        self._seen: set[int] = set()
+
+    def take(self, item: Outcome | Fault) -> None:
+        """Write one record, or note a fault of the file."""
+        if isinstance(item, Fault):
+            if item.record is None:
+                self._change(item.file, None, item.line, item.reason())
+            else:
+                self._reject(item.file, item.record, item.line, [item], raw=item.raw)
+            return
+        number, line = item.record.number, item.record.line
+        mended = [fault.reason() for fault in item.record.mended]
+        value = renamed(item.record.value, self.reader.names)
+        reasons = self._against(item.file, value, number, line)
+        if reasons:
+            value, texts = mended_value(value)
+            mended += texts
+            reasons = self._against(item.file, value, number, line) if texts else reasons
+        text = written(without_nan(value)) if not reasons else ""
+        if text and hash(text) in self._seen:
+            self.counts["copies"] += 1
+            reasons = [Fault(item.file, number, line, "copy")]
+        if reasons:
+            self._reject(item.file, number, line, reasons, value=item.record.value)
+            return
+        self._seen.add(hash(text))
+        self.out.write(text + "\n")
+        self.counts["written"] += 1
+        if mended:
+            self.counts["mended"] += 1
+            self._change(item.file, number, line, "; ".join(mended))
+
+    def _against(self, file: str, value: Any, number: int, line: int | None) -> list[Fault]:
+        """The reasons against a record."""
+        outcome = self.reader.outcome(Record(value, number, line), file)
+        faults = [fault for fault in outcome.faults if fault.dropped]
+        for talk in outcome.conversations:
+            notes = Notes()
+            self.judge(talk, notes)
+            faults += [fault for fault in notes.faults(file, number, line) if fault.dropped]
+        return faults
+
+    def _reject(
+        self, file: str, record: int, line: int | None, reasons: Iterable[Fault], **content: Any
+    ) -> None:
+        """`content`: the record as `value`, or its text as `raw`."""
+        self.counts["rejected"] += 1
+        told = [{"code": fault.code, "reason": fault.reason()} for fault in reasons]
+        entry = {"file": file, "record": record, "line": line, "reasons": told, **content}
+        self.rejected.write(written(entry) + "\n")
+
+    def _change(self, file: str, record: int | None, line: int | None, change: str) -> None:
+        entry = {"file": file, "record": record, "line": line, "change": change}
+        self.changes.write(written(entry) + "\n")
+
+
+@contextmanager
+def fixer(reader: Reader, judge: Judge, out: Path) -> Iterator[Fixer]:
+    """A Fixer whose three files are there, whole, when all went well, and not at all otherwise."""
+    with ExitStack() as stack:
+        streams = [stack.enter_context(files.atomic_file(path, "w")) for path in (out, *beside(out))]
+        yield Fixer(reader, judge, *streams)
+
+
+def mended_value(value: Any) -> tuple[Any, list[str]]:
+    """A record with numbers where texts should be as texts; and what was changed."""
+    changes: list[str] = []
+
+    def text(inner: Any, at: str) -> Any:
+        if isinstance(inner, bool) or not isinstance(inner, (int, float)) or not math.isfinite(inner):
+            return inner
+        changes.append(language.say("check.number", at=at))
+        return str(inner)
+
+    def turn(inner: Any, at: str) -> Any:
+        if type(inner) is not dict:
+            return inner
+        return {k: text(v, f"{at} {k}") if k in ("content", "value") else v for k, v in inner.items()}
+
+    if type(value) is not dict:
+        return value, changes
+    result = {key: text(inner, key) if key in TEXT_KEYS else inner for key, inner in value.items()}
+    for key in INNER_LISTS & result.keys():
+        if isinstance(result[key], list):
+            result[key] = [turn(each, f"{key}[{i}]") for i, each in enumerate(result[key])]
+    return result, changes
+
+
+def without_nan(value: Any) -> Any:
+    """The value with null for the numbers JSON does not know."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {key: without_nan(inner) for key, inner in value.items()}
+    return [without_nan(inner) for inner in value] if isinstance(value, list) else value

@@ -1,0 +1,303 @@
+"""`tengtune data check` and `tengtune data convert`, as a user types them."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests import tiny
+from tests.cli.test_data_cli import events, tengtune
+from tests.unit.test_data_step import CONFIG
+from tokenizers import Tokenizer
+
+from tengtune.data.check import check
+from tengtune.data.fault import Fault
+from tengtune.data.judge import Judge
+from tengtune.data.read import Reader
+from tengtune.data.scripts import language_of
+from tengtune.text.conversation import Conversation
+from tengtune.ui import language
+
+ROOT = Path(__file__).resolve().parents[2]
+MESSY = ROOT / "tests" / "data" / "messy"
+CASES: list[dict[str, Any]] = json.loads(
+    (ROOT / "tests" / "golden" / "alpaca_converter" / "cases.json").read_text("utf-8")
+)
+CONVERTED = [
+    case
+    for case in CASES
+    if "output" in case["expected"]
+    # What its own next script ends on, and where it loses keys without a word.
+    and case["tag"]
+    not in {
+        "output_number",
+        "output_null",
+        "output_list",
+        "nan_value",
+        "instruction_null_no_input",
+        "extra_keys_dropped",
+        "duplicate_key",
+    }
+]
+Capture = pytest.CaptureFixture[str]
+
+
+def write(folder: Path, records: Any, name: str = "data.json") -> str:
+    (folder / name).write_text(json.dumps(records, ensure_ascii=False), "utf-8")
+    return name
+
+
+@pytest.fixture(autouse=True)
+def in_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def test_every_fault_with_place_reason_and_fix(tmp_path: Path, capsys: Capture) -> None:
+    good = {"instruction": "a", "output": "b"}
+    lines = [json.dumps(good), '{"instruction": "a", "output"', json.dumps({"instruction": "c", "output": 3})]
+    (tmp_path / "data.jsonl").write_text("\n".join(lines), "utf-8")
+    code, out, _ = tengtune(capsys, "data", "check", "data.jsonl")
+    assert code == 2
+    assert "records: 3; can be used: 1, cannot: 2" in out
+    assert re.search(r"data.jsonl:1 \(line 2\): the line is not valid JSON.*\n +what to do: mend", out)
+    assert re.search(
+        r"data.jsonl:2 \(line 3\): output is of type number.*\n +what to do: write it as a text", out
+    )
+    code, out, _ = tengtune(capsys, "data", "check", "data.jsonl", "--json")
+    faults = [e for e in events(out) if e["event"] == "fault"]
+    assert [(f["record"], f["line"], f["code"], bool(f["fix"])) for f in faults] == [
+        (1, 2, "bad_line", True),
+        (2, 3, "not_text", True),
+    ]
+    account = events(out)[-1]
+    assert (code, account["records"], account["usable"], account["dropped"]) == (2, 3, 1, 2)
+    assert account["kinds"] == {"bad_line": 1, "not_text": 1}
+
+
+def test_a_clean_file_ends_with_zero(tmp_path: Path, capsys: Capture) -> None:
+    code, out, _ = tengtune(capsys, "data", "check", write(tmp_path, [{"instruction": "a", "output": "b"}]))
+    assert code == 0
+    assert "Nothing to complain about." in out
+    code, out, _ = tengtune(capsys, "--lang", "zh", "data", "check", "data.json")
+    assert code == 0
+    assert "没有发现问题" in out
+
+
+def test_one_unreadable_file_does_not_hide_the_others(tmp_path: Path, capsys: Capture) -> None:
+    (tmp_path / "empty.json").write_text("", "utf-8")
+    good = write(tmp_path, [{"instruction": "a", "output": "b"}])
+    code, out, err = tengtune(capsys, "data", "check", "empty.json", "nosuch.json", good)
+    assert code == 2
+    assert "data.empty_file" in err
+    assert "io.not_found" in err
+    assert "can be used: 1" in out
+    assert "Nothing to complain about" not in tengtune(capsys, "data", "check", "empty.json")[1]
+
+
+def test_copies_and_contradictions_are_counted_and_named(tmp_path: Path, capsys: Capture) -> None:
+    pairs = [("a", "1"), ("b", "2"), ("a", "1"), ("a", "3"), ("b", "2"), ("a", "1")]
+    name = write(tmp_path, [{"instruction": q, "output": a} for q, a in pairs])
+    code, out, _ = tengtune(capsys, "data", "check", name)
+    assert code == 0
+    assert "Copies of an earlier conversation, word for word: 3 (data.json:2 / data.json:0, " in out
+    assert "data.json:4 / data.json:1, data.json:5 / data.json:0)" in out
+    assert "Questions with different answers: 1 (data.json:3 / data.json:2)" in out
+
+
+def test_lengths_and_rows_in_the_models_tokens(tmp_path: Path, capsys: Capture) -> None:
+    tokenizer = Tokenizer.from_file(str(tiny.tiny_tokenizer(tmp_path / "model") / "tokenizer.json"))
+    (tmp_path / "model" / "config.json").write_text(json.dumps(CONFIG), "utf-8")
+    texts = ["x" * count for count in (1, 5, 40)]
+    name = write(tmp_path, [{"system": "s", "instruction": "q", "output": text} for text in texts])
+    code, out, _ = tengtune(capsys, "data", "check", name, "--model", "model", "--seq-len", "16", "--json")
+    account = events(out)[-1]
+    before = "<|im_start|>system\ns<|im_end|>\n<|im_start|>user\nq<|im_end|>\n<|im_start|>assistant\n"
+    lengths = [len(tokenizer.encode(f"{before}{text}<|im_end|>\n").ids) for text in texts]
+    assert (code, account["unit"], account["total"]) == (0, "tokens", sum(lengths))
+    assert account["lengths"]["p100"] == max(lengths)
+    row = next(row for row in account["rows"] if row["seq_len"] == 16)
+    assert row["longer"] == sum(n > 16 for n in lengths)
+    assert row["beyond"] == sum(max(n - 16, 0) for n in lengths)
+    assert row["rows"] >= -(-sum(min(n, 16) for n in lengths) // 16)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("What is it?", "latin"),
+        ("这是什么？", "zh"),
+        ("これは何ですか", "ja"),
+        ("이것은 무엇입니까", "ko"),
+        ("Что это такое?", "cyrillic"),
+        ("ما هذا", "arabic"),
+        ("请把 please translate this whole sentence 翻译", "mixed"),
+        ("用 MindSpore 训练大模型需要哪些步骤", "zh"),
+        ("1 + 1 = 2", "none"),
+        ("\U00020000\U00020001\U00020002", "zh"),
+    ],
+)
+def test_languages_by_their_letters(text: str, expected: str) -> None:
+    assert language_of(text) == expected
+
+
+def test_every_reason_against_a_record_has_a_fix() -> None:
+    raised: set[str] = set()
+    for path in (ROOT / "src" / "tengtune" / "data").rglob("*.py"):
+        text = path.read_text("utf-8")
+        raised |= set(re.findall(r'(?:Unfit\(|_fault\(notes, )"(\w+)"', text))
+    told_when_rows_are_made = {"copy", "too_long"}
+    fixes = language.area_messages("check")
+    assert len(raised) > 25
+    assert {code for code in raised if f"check.fix_{code}" not in fixes} <= told_when_rows_are_made
+
+
+def test_fix_writes_every_record_somewhere(tmp_path: Path, capsys: Capture) -> None:
+    lines = [
+        '{"instruction": "a", "output": "b"}',
+        '{"instruction": "a", "output": "b"}',
+        '{"instruction": "c", "output": "d",}',
+        "{'instruction': 'e', 'output': 'f'}",
+        '{"instruction": "g", "output": 7}',
+        '{"instruction": "h", "output": ""}',
+        "{broken",
+    ]
+    (tmp_path / "in.jsonl").write_text("\n".join(lines), "utf-8")
+    code, _, err = tengtune(capsys, "data", "check", "in.jsonl", "--fix", "out.jsonl")
+    assert code == 0
+    assert "out.jsonl: 4 records, 3 of them mended" in err
+    out = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text("utf-8").splitlines()]
+    assert out == [{"instruction": q, "output": a} for q, a in ("ab", "cd", "ef", "g7")]
+    rejected = [
+        json.loads(line) for line in (tmp_path / "out.jsonl.rejected.jsonl").read_text("utf-8").splitlines()
+    ]
+    assert [(r["record"], r["line"], r["reasons"][0]["code"]) for r in rejected] == [
+        (1, 2, "copy"),
+        (5, 6, "empty_answer"),
+        (6, 7, "bad_line"),
+    ]
+    assert rejected[2]["raw"].strip() == "{broken"
+    changes = [
+        json.loads(line) for line in (tmp_path / "out.jsonl.changes.jsonl").read_text("utf-8").splitlines()
+    ]
+    assert [change["record"] for change in changes] == [2, 3, 4]
+    assert tengtune(capsys, "data", "check", "out.jsonl")[0] == 0
+
+
+@pytest.mark.parametrize("name", sorted(p.name for p in MESSY.iterdir() if p.name != "manifest.json"))
+def test_what_fix_writes_is_clean_and_nothing_is_lost(name: str, tmp_path: Path, capsys: Capture) -> None:
+    code, out, _ = tengtune(capsys, "data", "check", str(MESSY / name), "--fix", "out.jsonl", "--json")
+    account = next(event for event in events(out) if event["event"] == "account")
+    if not account["usable"]:
+        assert code == 2
+        assert not (tmp_path / "out.jsonl").exists()
+        return
+    fixed = events(out)[-1]
+    assert fixed["written"] + fixed["rejected"] == account["records"]
+    assert fixed["written"] >= account["usable"] - account["copies"]
+    assert tengtune(capsys, "data", "check", "out.jsonl")[0] == 0
+
+
+def test_the_output_never_overwrites_an_input(tmp_path: Path, capsys: Capture) -> None:
+    name = write(tmp_path, [{"instruction": "a", "output": "b"}])
+    before = (tmp_path / name).read_bytes()
+    for arguments in (
+        ("check", name, "--fix", name),
+        ("convert", name, "--to", "alpaca", "--out", f"./{name}"),
+    ):
+        code, _, err = tengtune(capsys, "data", *arguments)
+        assert (code, (tmp_path / name).read_bytes()) == (2, before)
+        assert "check.onto_itself" in err
+
+
+def test_other_names_are_mapped(tmp_path: Path, capsys: Capture) -> None:
+    name = write(tmp_path, [{"ask": "a", "reply": "b"}])
+    assert tengtune(capsys, "data", "check", name)[0] == 2
+    mapped = ("--map", "instruction=ask", "--map", "output=reply")
+    assert tengtune(capsys, "data", "check", name, *mapped)[0] == 0
+    tengtune(capsys, "data", "convert", name, *mapped, "--to", "messages", "--out", "m.jsonl")
+    assert json.loads((tmp_path / "m.jsonl").read_text("utf-8"))["messages"][1]["content"] == "b"
+    code, _, err = tengtune(capsys, "data", "check", name, "--map", "output")
+    assert (code, "check.bad_map" in err) == (2, True)
+    code, _, err = tengtune(capsys, "data", "check", name, "--map", "outputs=reply")
+    assert (code, "data.map_unknown" in err) == (2, True)
+
+
+@pytest.mark.parametrize("case", CONVERTED, ids=lambda case: case["tag"])
+def test_conversation_is_the_reference_converters_bytes(
+    case: dict[str, Any], tmp_path: Path, capsys: Capture
+) -> None:
+    (tmp_path / "in.json").write_bytes(case["input"].encode("utf-8"))
+    code, _, err = tengtune(
+        capsys,
+        "data",
+        "convert",
+        "in.json",
+        "--format",
+        "alpaca",
+        "--to",
+        "conversation",
+        "--out",
+        "out.json",
+    )
+    expected = case["expected"]["output"].encode("ascii")
+    if expected == b"[]":
+        assert (code, "data.no_records" in err) == (2, True)
+        return
+    assert code == 0, err
+    assert (tmp_path / "out.json").read_bytes() == expected
+
+
+TALKS = [
+    {"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]},
+    {
+        "messages": [
+            {"role": "system", "content": "s"},
+            {"role": "user", "content": "q1"},
+            {"role": "assistant", "content": "a1", "train": False},
+            {"role": "user", "content": "q2"},
+            {"role": "assistant", "content": "", "tool_calls": [{"name": "f", "arguments": {"x": 1}}]},
+            {"role": "tool", "content": "7"},
+            {"role": "assistant", "content": "a2"},
+        ],
+        "tools": [{"name": "f", "parameters": {}}],
+    },
+]
+
+
+@pytest.mark.parametrize("form", ["messages", "conversation"])
+@pytest.mark.parametrize("out", ["out.json", "out.jsonl"])
+def test_what_is_written_is_read_as_it_was(form: str, out: str, tmp_path: Path, capsys: Capture) -> None:
+    write(tmp_path, TALKS)
+    assert tengtune(capsys, "data", "convert", "data.json", "--to", form, "--out", out)[0] == 0
+    assert talks(tmp_path / out) == talks(tmp_path / "data.json")
+
+
+def test_alpaca_says_what_it_has_no_place_for(tmp_path: Path, capsys: Capture) -> None:
+    plain = {"messages": [{"role": r, "content": c} for r, c in (("user", "q"), ("assistant", "a")) * 2]}
+    write(tmp_path, [*TALKS, plain])
+    code, _, err = tengtune(capsys, "data", "convert", "data.json", "--to", "alpaca", "--out", "out.json")
+    assert code == 0
+    assert "1 x no_place: data.json:1" in err
+    assert json.loads((tmp_path / "out.json").read_text("utf-8")) == [
+        {"instruction": "q", "input": "", "output": "a"},
+        {"instruction": "q", "input": "", "output": "a", "history": [["q", "a"]]},
+    ]
+    write(tmp_path, TALKS[1:])
+    code, _, err = tengtune(capsys, "data", "convert", "data.json", "--to", "alpaca", "--out", "none.json")
+    assert (code, "check.nothing_written" in err, (tmp_path / "none.json").exists()) == (2, True, False)
+
+
+def talks(path: Path) -> list[Conversation]:
+    reader = Reader({"x": path})
+    return [talk for item in reader.read() if not isinstance(item, Fault) for talk in item.conversations]
+
+
+def test_a_repeated_record_counts_by_content_not_by_format(tmp_path: Path) -> None:
+    write(tmp_path, [TALKS[0], {"instruction": "q", "output": "a"}, {"instruction": "q", "output": "b"}])
+    reader = Reader({"data.json": tmp_path / "data.json"}, lenient=True)
+    account = check(reader, Judge("assistant", ()), None, lambda fault: None, lambda problem: None)
+    assert account.copies() == (1, [(("data.json", 1), ("data.json", 0))])
+    assert account.contradictions() == (1, [(("data.json", 2), ("data.json", 1))])
