@@ -5,16 +5,27 @@ Every default is here, with its reason where it is not plain. `load()` is the on
 
 from __future__ import annotations
 
-import difflib
+import os
+import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    Strict,
+    ValidationError,
+    model_validator,
+)
+from pydantic_core import PydanticCustomError
 
 from tengtune.models.hub_id import MODELS, hub_id_in
-from tengtune.run_yaml import KeyPath, Lines, parse_scalar, read_yaml
-from tengtune.ui.language import say
+from tengtune.recipe_fault import place, problem, unknown_key
+from tengtune.run_yaml import Lines, parse_scalar, read_yaml
 from tengtune.ui.problems import Problem
 
 Dtype = Literal["auto", "float32", "float16", "bfloat16"]
@@ -51,8 +62,27 @@ CHANGEABLE = (
 """Keys that may change over an existing run folder, and between a checkpoint and the run that goes on from
 it: what is learned does not depend on them, save for rounding."""
 
-Positive = Annotated[int, Field(ge=1)]
-Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
+
+def _whole(value: Any) -> Any:
+    """1e3 is written as a float and meant as a whole number."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def _auto_or_bool(value: Any) -> Any:
+    """Literal alone would take 1 for True."""
+    if value != "auto" and not isinstance(value, bool):
+        raise PydanticCustomError("literal_error", "auto, true or false", {"expected": "auto, true, false"})
+    return value
+
+
+# Strict, because pydantic would take true for 1, "5" for 5 and 1 for true.
+Int = Annotated[int, Strict(), BeforeValidator(_whole)]
+Float = Annotated[float, Strict()]
+Bool = Annotated[bool, Strict()]
+AutoOrBool = Annotated[Literal["auto"] | bool, BeforeValidator(_auto_or_bool)]
+
+Positive = Annotated[Int, Field(ge=1)]
+Fraction = Annotated[Float, Field(ge=0.0, le=1.0)]
 
 
 MAX_NAME_BYTES = 200
@@ -66,16 +96,16 @@ def _folder_name(name: str) -> str:
         or name.startswith("-")
         or len(name.encode("utf-8", "replace")) > MAX_NAME_BYTES
     ):
-        raise ValueError("a folder of its own cannot be called that")
+        raise PydanticCustomError("folder_name", "no name of a folder")
     if any(character in "/\\" or not character.isprintable() for character in name):
-        raise ValueError("a folder's name has no slash, backslash or control character")
+        raise PydanticCustomError("folder_characters", "no name of a folder")
     return name
 
 
 class Group(BaseModel):
-    """A group of keys: unknown keys are refused, values are not coerced from texts."""
+    """A group of keys: unknown keys are refused, values are of the type that is asked for."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=False, allow_inf_nan=False)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 class Model(Group):
@@ -91,13 +121,13 @@ class Data(Group):
     files: Annotated[list[str], Field(min_length=1)]
     format: DataFormat = "auto"
     map: dict[str, str] = {}  # our names of keys and roles -> the files'
-    weights: dict[str, Annotated[float, Field(gt=0)]] = {}  # file -> how often its records are seen an epoch
+    weights: dict[str, Annotated[Float, Field(gt=0)]] = {}  # file -> how often its records are seen an epoch
     policy: LabelPolicy = "assistant"
     system: str | None = None
-    seq_len: Annotated[int, Field(ge=8, le=1_048_576)] = 1024
-    pack: bool = True
+    seq_len: Annotated[Int, Field(ge=8, le=1_048_576)] = 1024
+    pack: Bool = True
     too_long: TooLong = "cut"
-    heldout: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.05
+    heldout: Annotated[Float, Field(ge=0.0, lt=1.0)] = 0.05
 
     @model_validator(mode="before")
     @classmethod
@@ -111,20 +141,20 @@ class Train(Group):
     """The optimization."""
 
     method: Literal["lora", "full"] = "lora"
-    epochs: Annotated[float, Field(gt=0, le=100_000)] = 3.0
-    max_steps: Annotated[int, Field(ge=1, le=10**9)] | None = None
+    epochs: Annotated[Float, Field(gt=0, le=100_000)] = 3.0
+    max_steps: Annotated[Int, Field(ge=1, le=10**9)] | None = None
     micro_batch: Positive = 1
     global_batch: Positive = 8
     # None: 3e-4 for lora, 1e-5 for full, the values of the Qwen recipe.
-    lr: Annotated[float, Field(gt=0)] | None = None
+    lr: Annotated[Float, Field(gt=0)] | None = None
     lr_schedule: Literal["cosine", "linear", "constant"] = "cosine"
     lr_min_ratio: Fraction = 0.1
     warmup_ratio: Fraction = 0.03
-    weight_decay: Annotated[float, Field(ge=0)] = 0.01
-    beta1: Annotated[float, Field(ge=0, lt=1)] = 0.9
-    beta2: Annotated[float, Field(ge=0, lt=1)] = 0.95
-    eps: Annotated[float, Field(gt=0)] = 1e-8
-    clip_norm: Annotated[float, Field(ge=0)] = 1.0  # 0: no clipping
+    weight_decay: Annotated[Float, Field(ge=0)] = 0.01
+    beta1: Annotated[Float, Field(ge=0, lt=1)] = 0.9
+    beta2: Annotated[Float, Field(ge=0, lt=1)] = 0.95
+    eps: Annotated[Float, Field(gt=0)] = 1e-8
+    clip_norm: Annotated[Float, Field(ge=0)] = 1.0  # 0: no clipping
     recompute: Literal["none", "full"] = "none"
     log_every: Positive = 1
     eval_every: Positive | None = None
@@ -135,7 +165,7 @@ class Train(Group):
     early_stop: Positive | None = None  # evaluations in a row without a better held-out loss
     on_nan: Literal["skip", "rewind", "stop"] = "skip"
     # HCCL gives up a silent collective after about as long; before it does, the stacks are on the disk.
-    stall_minutes: Annotated[float, Field(gt=0)] | None = 30.0
+    stall_minutes: Annotated[Float, Field(gt=0)] | None = 30.0
 
     @property
     def learning_rate(self) -> float:
@@ -152,8 +182,8 @@ class Train(Group):
 class Lora(Group):
     """The adapter; scale = alpha / rank."""
 
-    rank: Annotated[int, Field(ge=1, le=1024)] = 8
-    alpha: Annotated[float, Field(gt=0)] = 16.0
+    rank: Annotated[Int, Field(ge=1, le=1024)] = 8
+    alpha: Annotated[Float, Field(gt=0)] = 16.0
     targets: Annotated[list[str], Field(min_length=1)] = [
         "q_proj",
         "k_proj",
@@ -165,7 +195,7 @@ class Lora(Group):
     ]
     # Whether embedding and head are trained as well. auto: if ChatML's tokens are new to the model; the train
     # step looks and says so (train/adaptation.py), and to a back end anything but True means no.
-    train_embeddings: Literal["auto"] | bool = "auto"
+    train_embeddings: AutoOrBool = "auto"
 
 
 class Parallel(Group):
@@ -181,15 +211,16 @@ class Output(Group):
     prompts: list[str] = []
     max_new_tokens: Positive = 256
     evaluate: list[str] = []  # question files that are scored besides, see evaluate/read.py
-    samples: bool = True  # False keeps customer text out of reports and logs
+    samples: Bool = True  # False keeps customer text out of reports and logs
 
 
 class Recipe(Group):
-    """A whole run file. `file` is where it was read from; paths in it are relative to that folder."""
+    """A whole run file. `file` is where it was read from; paths in it are relative to that folder.
+    `overrides` are what was changed for this call, see load()."""
 
     name: Annotated[str, AfterValidator(_folder_name)]
     backend: Literal["auto", "torch", "mindspore"] = "auto"
-    seed: Annotated[int, Field(ge=0, lt=2**32)] = 42
+    seed: Annotated[Int, Field(ge=0, lt=2**32)] = 42
     model: Model
     data: Data
     train: Train = Train()
@@ -197,6 +228,7 @@ class Recipe(Group):
     parallel: Parallel = Parallel()
     output: Output = Output()
     file: Path = Field(exclude=True)
+    overrides: tuple[str, ...] = Field((), exclude=True)
 
     @model_validator(mode="before")
     @classmethod
@@ -212,7 +244,16 @@ class Recipe(Group):
 
     def resolve(self, path: str) -> Path:
         """A path of the run file, as the user means it: relative to the run file's folder, ~ expanded."""
-        return (self.file.parent / Path(path).expanduser()).resolve()
+        # Not pathlib's own: those raise for a ~name without a home, and for links in a circle.
+        return Path(os.path.realpath(self.file.parent / os.path.expanduser(path)))
+
+    def called(self, file: Path | None = None) -> str:
+        """What names this run on a command line, quoted for a shell: the run file (or `file`), and this call's
+        settings, without which the same file may mean another run folder."""
+        here = Path.cwd()
+        below = self.file.is_relative_to(here)
+        name = file or (self.file.relative_to(here) if below else self.file)
+        return shlex.join([str(name), *(part for each in self.overrides for part in ("-s", each))])
 
     @property
     def folder(self) -> Path:
@@ -257,10 +298,12 @@ def _checked(values: dict[str, Any], lines: Lines, path: Path, overrides: Sequen
     for override in overrides:
         _override(values, override, lines)
     values.setdefault("name", path.stem)
+    for ours in values.keys() & {"file", "overrides"}:
+        raise unknown_key(ours, place(path, lines, (ours,)), list(keys()))
     try:
-        recipe = Recipe(**values, file=path) if "file" not in values else _unknown_file_key(path, lines)
+        recipe = Recipe(**values, file=path, overrides=tuple(overrides))
     except ValidationError as error:
-        raise _problem(error, path, lines, values) from error
+        raise problem(error, path, lines, values, list(keys())) from error
     _check_batch(recipe, lines)
     _check_early_stop(recipe, lines)
     return recipe
@@ -298,38 +341,6 @@ def _override(values: dict[str, Any], text: str, lines: Lines) -> None:
     lines[parts] = 0
 
 
-def _unknown_file_key(path: Path, lines: Lines) -> Recipe:
-    raise Problem("recipe.unknown_key", where=f"{path}:{lines[('file',)]}", key="file", nearest="")
-
-
-def _place(path: Path, lines: Lines, at: KeyPath) -> str:
-    """file:line of the key, or of the nearest key around it; line 0 marks `--set`."""
-    for length in range(len(at), -1, -1):
-        line = lines.get(at[:length])
-        if line is not None:
-            return f"--set {'.'.join(map(str, at))}" if line == 0 else f"{path}:{line}"
-    return str(path)
-
-
-def _problem(error: ValidationError, path: Path, lines: Lines, values: dict[str, Any]) -> Problem:
-    """The first fault pydantic found, as a screen."""
-    # A misspelt key is also a missing one: the spelling is what the user can see.
-    fault = min(error.errors(), key=lambda each: each["type"] != "extra_forbidden")
-    at: KeyPath = tuple(fault["loc"])
-    if isinstance(values.get("model"), str) and at[:1] == ("model",):
-        at = ("model",)
-    where, key = _place(path, lines, at), ".".join(map(str, at))
-    if fault["type"] == "extra_forbidden":
-        near = difflib.get_close_matches(key, list(keys()), n=1, cutoff=0.5) or [
-            full for full in keys() if full.split(".")[-1] == at[-1]
-        ]
-        nearest = say("recipe.nearest", near=near[0]) if near else ""
-        return Problem("recipe.unknown_key", where=where, key=key, nearest=nearest)
-    if fault["type"] == "missing":
-        return Problem("recipe.missing", where=where, key=key)
-    return Problem("recipe.bad_value", where=where, key=key, value=fault.get("input"), reason=fault["msg"])
-
-
 def _check_batch(recipe: Recipe, lines: Lines) -> None:
     """global_batch must be a multiple of micro_batch x ranks: rounding it would train something else."""
     train, share = recipe.train, recipe.train.micro_batch * recipe.parallel.ranks
@@ -337,7 +348,7 @@ def _check_batch(recipe: Recipe, lines: Lines) -> None:
         down, up = train.global_batch // share * share, -(-train.global_batch // share) * share
         raise Problem(
             "recipe.batch",
-            where=_place(recipe.file, lines, ("train", "global_batch")),
+            where=place(recipe.file, lines, ("train", "global_batch")),
             global_batch=train.global_batch,
             micro_batch=train.micro_batch,
             ranks=recipe.parallel.ranks,
@@ -350,4 +361,4 @@ def _check_early_stop(recipe: Recipe, lines: Lines) -> None:
     lacking = {"train.eval_every": not recipe.train.eval_every, "data.heldout": not recipe.data.heldout}
     if recipe.train.early_stop and any(lacking.values()):
         key = next(key for key, lacks in lacking.items() if lacks)
-        raise Problem("recipe.early_stop", where=_place(recipe.file, lines, ("train", "early_stop")), key=key)
+        raise Problem("recipe.early_stop", where=place(recipe.file, lines, ("train", "early_stop")), key=key)

@@ -8,11 +8,13 @@ text, and nothing else; equal keys are refused.
 from __future__ import annotations
 
 import re
+import shlex
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from tengtune.ui.language import say
 from tengtune.ui.problems import Problem, os_errors
 
 KeyPath = tuple[str | int, ...]
@@ -22,6 +24,18 @@ _INT = re.compile(r"[-+]?\d[\d_]*\Z")
 _FLOAT = re.compile(r"[-+]?(\d[\d_]*\.?\d*|\.\d+)([eE][-+]?\d+)?\Z")
 _ODD = re.compile("[\x00-\x08\x0b-\x1f\x7f\ud800-\udfff]")
 _CONSTANTS = {"": None, "~": None, "null": None, "true": True, "false": False}
+_REASONS = {
+    "mapping values are not allowed": "colon",
+    "cannot start any token": "tab",
+    "could not find expected ':'": "no_colon",
+    "expected <block end>": "indent",
+    "expected ',' or": "bracket",
+    "unexpected end of stream": "quote",
+    "undefined alias": "alias",
+    "found another document": "two",
+}
+"""What the YAML reader says -> our words for it, `recipe.yaml_<name>`."""
+_DATA = (".json", ".jsonl", ".ndjson", ".csv", ".tsv", ".txt", ".parquet", ".gz")
 MAX_BYTES = 1_000_000
 MAX_NODES = 20_000
 
@@ -29,8 +43,18 @@ MAX_NODES = 20_000
 def read_yaml(path: Path) -> tuple[dict[str, Any], Lines]:
     """The mapping in `path` and the line (from 1) of every key in it.
 
-    Raises Problem: not UTF-8, not YAML, not a mapping, a key twice, a tag, absurdly large.
+    Raises Problem: not UTF-8, not YAML, not a mapping, a key twice, a tag, absurdly large, a data file.
     """
+    try:
+        return _read(path)
+    except Problem as problem:
+        unread = ("recipe.not_utf8", "recipe.not_yaml", "recipe.not_mapping", "recipe.too_large")
+        if problem.code in unread and path.suffix.lower() in _DATA:
+            raise Problem("recipe.is_data", where=path, file=shlex.quote(path.name)) from problem
+        raise
+
+
+def _read(path: Path) -> tuple[dict[str, Any], Lines]:
     with os_errors(path):
         raw = path.read_bytes()
     if len(raw) > MAX_BYTES:
@@ -45,7 +69,7 @@ def read_yaml(path: Path) -> tuple[dict[str, Any], Lines]:
         mark = getattr(error, "problem_mark", None)
         place = f"{path}:{mark.line + 1}:{mark.column + 1}" if mark else path
         reason = getattr(error, "problem", None) or getattr(error, "reason", None) or type(error).__name__
-        raise Problem("recipe.not_yaml", where=place, reason=reason) from error
+        raise Problem("recipe.not_yaml", where=place, reason=_reason(str(reason))) from error
     except RecursionError as error:
         raise Problem("recipe.too_large", where=path) from error
     if node is None or not isinstance(node, yaml.MappingNode):
@@ -56,6 +80,12 @@ def read_yaml(path: Path) -> tuple[dict[str, Any], Lines]:
     except RecursionError as error:  # an anchor inside itself
         raise Problem("recipe.too_large", where=path) from error
     return value, reader.lines
+
+
+def _reason(said: str) -> str:
+    """What the YAML reader says, in our words where we know it."""
+    code = next((code for part, code in _REASONS.items() if part in said), "other")
+    return say(f"recipe.yaml_{code}", said=said)
 
 
 def parse_scalar(text: str) -> Any:

@@ -80,13 +80,34 @@ def test_quoted_numbers_stay_texts(tmp_path: Path) -> None:
         (SMALLEST + "train:\n  method: lroa\n", "recipe.bad_value", 4, "lroa"),
         (SMALLEST + "train: 5\n", "recipe.bad_value", 3, "train"),
         (SMALLEST + "model: b\n", "recipe.key_twice", 3, "model"),
-        (SMALLEST + "name: a/b\n", "recipe.bad_value", 3, "name"),
+        (SMALLEST + "name: a/b\n", "recipe.bad_value", 3, "slashes"),
+        (SMALLEST + "seed: true\n", "recipe.bad_value", 3, "A whole number is wanted"),
+        (SMALLEST + "seed: '5'\n", "recipe.bad_value", 3, "A whole number is wanted"),
+        (SMALLEST + "seed: 5.5\n", "recipe.bad_value", 3, "A whole number is wanted"),
+        (SMALLEST + "train:\n  epochs: true\n", "recipe.bad_value", 4, "A number is wanted"),
+        (SMALLEST + "train:\n  eval_every: no\n", "recipe.bad_value", 4, "A whole number is wanted"),
+        (SMALLEST + "train:\n  warmup_ratio: 2\n", "recipe.bad_value", 4, "at most 1"),
+        (SMALLEST + "train:\n  beta1: 1\n", "recipe.bad_value", 4, "less than 1"),
+        (SMALLEST + "train:\n  global_batch: 0\n", "recipe.bad_value", 4, "at least 1"),
+        (SMALLEST + "output:\n  samples: 1\n", "recipe.bad_value", 4, "true or false is wanted"),
+        (SMALLEST + "output:\n  samples: yes\n", "recipe.bad_value", 4, "true or false is wanted"),
+        (SMALLEST + "output:\n  prompts: why?\n", "recipe.bad_value", 4, "A list is wanted"),
+        (SMALLEST + "output:\n  prompts: [1]\n", "recipe.bad_value", 4, "A text is wanted"),
+        (SMALLEST + "lora:\n  train_embeddings: 1\n", "recipe.bad_value", 4, "auto, true, false"),
+        (SMALLEST + "backend: jax\n", "recipe.bad_value", 3, "auto, torch, mindspore"),
+        ("model: [a]\ndata: a.json\n", "recipe.bad_value", 1, "Keys with values are wanted"),
+        ("model: m\ndata:\n  files: a\n  weights: {a: true}\n", "recipe.bad_value", 4, "A number"),
+        ("model: m\ndata: []\n", "recipe.bad_value", 2, "At least one entry"),
+        (SMALLEST + "overrides: []\n", "recipe.unknown_key", 3, "overrides"),
+        (SMALLEST + "train:\n\tepochs: 1\n", "recipe.not_yaml", 4, "A tab"),
+        (SMALLEST + "name: a: b\n", "recipe.not_yaml", 3, "A colon"),
+        (SMALLEST + "name: 'a\n", "recipe.not_yaml", 4, "A quote"),
         ("data: a.json\n", "recipe.missing", 1, "model"),
         ("modle: /m\ndata: a.json\n", "recipe.unknown_key", 1, "model"),
         ("model:\n  dtype: auto\ndata: a.json\n", "recipe.missing", 1, "model.path"),
         (SMALLEST + "train: {micro_batch: 3}\n", "recipe.batch", 3, "6 / 9"),
         (SMALLEST + "x: !!python/object/apply:os.system [ls]\n", "recipe.tag", 3, "python"),
-        ("a: [1\n", "recipe.not_yaml", 2, ""),
+        ("a: [1\n", "recipe.not_yaml", 2, "A bracket"),
         ("? [a]\n: b\n", "recipe.key_not_text", 1, ""),
     ],
 )
@@ -115,6 +136,65 @@ def test_faults_name_line_and_remedy(tmp_path: Path, text: str, code: str, line:
 )
 def test_files_that_are_no_run_file(tmp_path: Path, text: str | bytes, code: str) -> None:
     assert problem(tmp_path, text).code == code
+
+
+def test_whole_numbers_may_have_exponents(tmp_path: Path) -> None:
+    recipe = recipes.load(write(tmp_path, SMALLEST + "train: {max_steps: 1e3, epochs: 2}\n"))
+    assert (recipe.train.max_steps, type(recipe.train.max_steps)) == (1000, int)
+    assert (recipe.train.epochs, type(recipe.train.epochs)) == (2.0, float)
+
+
+@pytest.mark.parametrize("value", ["true", "false", "auto"])
+def test_train_embeddings_is_a_boolean_or_auto(tmp_path: Path, value: str) -> None:
+    recipe = recipes.load(write(tmp_path, SMALLEST + f"lora: {{train_embeddings: {value}}}\n"))
+    assert recipe.lora.train_embeddings == {"true": True, "false": False, "auto": "auto"}[value]
+
+
+@pytest.mark.parametrize("lang", ["zh", "en"])
+def test_no_word_of_the_validators_reaches_the_user(
+    tmp_path: Path, lang: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TENGTUNE_LANG", lang)
+    for key in list(recipes.keys()):
+        group, _, name = key.rpartition(".")
+        for value in ("[[]]", "{a: {b: c}}", "true", "-7", "1e300", "x y", '""', "null", "[]"):
+            text = f"{group}: {{{name}: {value}}}\n" if group else f"{name}: {value}\n"
+            rest = {"model": "model: m\n", "data": "data: d\n"}
+            text += "".join(line for each, line in rest.items() if each not in (group, name))
+            try:
+                recipes.load(write(tmp_path, text))
+            except Problem as fault:
+                said = " ".join(fault.texts().values())
+                assert "Input" not in said, (key, value)
+                assert "should be" not in said, (key, value)
+                assert "Another kind" not in said, (key, value)
+                assert "其他类型" not in said, (key, value)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("my.json", '[{"instruction": "a", "output": "b"}]'),
+        ("my.jsonl", '{"a": 1}\n{"a": 2}\n'),
+        ("my.csv", "instruction,output\na: b,c: d\n"),
+        ("my data.json", "[1]" + " " * 1_000_000),
+    ],
+)
+def test_a_data_file_is_no_run_file(tmp_path: Path, name: str, text: str) -> None:
+    (tmp_path / name).write_text(text)
+    with pytest.raises(Problem) as caught:
+        recipes.load(tmp_path / name)
+    assert caught.value.code == "recipe.is_data"
+    assert "tengtune init" in str(caught.value)
+
+
+def test_what_names_a_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    recipe = recipes.load(write(tmp_path, SMALLEST), ["name=x", "output.prompts=a b,it's"])
+    settings = """-s name=x -s 'output.prompts=a b,it'"'"'s'"""
+    assert recipe.called() == f"{tmp_path}/run.yaml {settings}"
+    assert recipe.called(Path("my run.yaml")) == f"'my run.yaml' {settings}"
+    monkeypatch.chdir(tmp_path)
+    assert recipe.called() == f"run.yaml {settings}"
 
 
 def test_a_missing_run_file(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from importlib import resources
+from pathlib import Path
 from typing import Any
 
 from tengtune import __version__
@@ -89,7 +90,7 @@ def _verdict(verdict: Verdict, evidence: Evidence) -> Html:
     folder, here = evidence.recipe.folder, evidence.recipe.file.parent
     shown = folder.relative_to(here) if folder.is_relative_to(here) else folder
     places = {
-        "run": evidence.recipe.file.name,
+        "run": evidence.recipe.called(Path(evidence.recipe.file.name)),
         "merged": shown / "merged",
         "dropped": shown / "data" / "dropped.jsonl",
     }

@@ -38,7 +38,7 @@ def run(recipe: Recipe, console: Console) -> Result:
     """Write the page; Problem when the run folder holds nothing to report on."""
     evidence = collect(recipe, NEEDS, recipe.folder / FAILURE)
     if not (evidence.records or evidence.metrics or evidence.failure):
-        raise Problem("report.no_run", where=recipe.folder, run=recipe.file)
+        raise Problem("report.no_run", where=recipe.folder, run=recipe.called())
     made = [PAGE]
     files.write_text(recipe.folder / PAGE, page(evidence))
     if not plot.available():
@@ -58,7 +58,7 @@ def export(recipe: Recipe, folder: Path) -> Path:
 
     source = recipe.folder / "metrics.jsonl"
     if not source.exists():
-        raise Problem("report.no_metrics", where=source, run=recipe.file)
+        raise Problem("report.no_metrics", where=source, run=recipe.called())
     # A run folder has one event file: exported again it is replaced, not seen twice.
     path = folder / recipe.name / f"events.out.tfevents.0.{recipe.name}"
     write_events(path, metrics.read(source), source.stat().st_mtime)
