@@ -34,7 +34,7 @@ def folders(tmp_path: Path) -> list[object]:
         f"{name}.lora_A.weight": np.ones((2, 64), "f4"),
         f"{name}.lora_B.weight": np.ones((96, 2), "f4"),
     }
-    write_adapter(tmp_path / "a", tensors, rank=2, alpha=1, targets=["up_proj"], base="x")
+    write_adapter(tmp_path / "a", tensors, rank=2, alpha=1, targets=[name], base="x")
     tiny_model(tmp_path / "base")
     return ["--base", tmp_path / "base", "--adapter", tmp_path / "a", "--out", tmp_path / "out"]
 

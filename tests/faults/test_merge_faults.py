@@ -61,7 +61,7 @@ def make_adapter(folder: Path, linears: dict[str, tuple[int, int]]) -> Path:
     for name, (out, inner) in linears.items():
         tensors[f"{name}.lora_A.weight"] = random.standard_normal((8, inner)).astype(np.float32)
         tensors[f"{name}.lora_B.weight"] = random.standard_normal((out, 8)).astype(np.float32)
-    write_adapter(folder, tensors, rank=8, alpha=16, targets=["q_proj"], base="")
+    write_adapter(folder, tensors, rank=8, alpha=16, targets=list(linears), base="")
     return folder
 
 

@@ -11,11 +11,12 @@ import numpy as np
 import peft
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from tests.tiny import tiny_model
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from tengtune.models.spec import from_folder
+from tengtune.ui.problems import Problem
 from tengtune.weights.adapter import read_adapter, write_adapter
 from tengtune.weights.merge import open_merge, write_merge
 from tengtune.weights.safetensors_io import write_folder
@@ -72,7 +73,13 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "head": {"target_modules": ["lm_head", "q_proj"]},
     "modules_to_save": {"modules_to_save": ["lm_head", "embed_tokens", "norm"]},
     "bias": {"bias": "lora_only"},
+    "all biases": {"bias": "all"},
     "one layer": {"layers_to_transform": [1]},
+    "layers": {"layers_to_transform": [0], "layers_pattern": "layers"},
+    "excluded": {"exclude_modules": ["layers.0.self_attn.q_proj"]},
+    "excluded by an expression": {"exclude_modules": r".*layers\.1\..*"},
+    "names of other models": {"target_modules": ["q_proj", "c_attn"], "modules_to_save": ["score"]},
+    "a part saved whole": {"modules_to_save": ["self_attn"], "target_modules": ["q_proj", "down_proj"]},
     "eva-like start": {"init_lora_weights": "gaussian"},
 }
 
@@ -90,6 +97,28 @@ def test_the_merge_equals_pefts(tmp_path: Path, name: str) -> None:
         assert ours[tensor].dtype == torch.float32
         difference = (ours[tensor] - expected).abs().max()
         assert difference <= 1e-6 * expected.abs().max(), tensor
+
+
+@pytest.mark.parametrize(
+    ("config", "lost", "named"),
+    [
+        ({}, "layers.1.self_attn.v_proj", "model.layers.1.self_attn.v_proj.weight:"),
+        ({"modules_to_save": ["norm"]}, "model.norm", "model.norm.weight:"),
+        ({"bias": "all"}, "k_proj.bias", "model.layers.0.self_attn.k_proj.bias:"),
+        ({"bias": "lora_only"}, "base_layer.bias", "model.layers.1.self_attn.q_proj.bias:"),
+    ],
+)
+def test_what_the_file_has_lost_is_named(
+    tmp_path: Path, config: dict[str, Any], lost: str, named: str
+) -> None:
+    base = tiny_model(tmp_path / "base")
+    random_adapter(tmp_path / "adapter", base, **config)
+    file = tmp_path / "adapter" / "adapter_model.safetensors"
+    save_file({name: tensor for name, tensor in load_file(file).items() if lost not in name}, file)
+    with pytest.raises(Problem) as caught:
+        open_merge(base, tmp_path / "adapter")
+    assert caught.value.code == "merge.does_not_fit"
+    assert f"{named} adapter_config.json says it was trained" in str(caught.value.values["faults"])
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])

@@ -103,7 +103,7 @@ def test_it_is_read_back(folder: Path) -> None:
 
 
 def test_a_fractional_alpha_survives(tmp_path: Path) -> None:
-    write_adapter(tmp_path, tensors(), rank=4, alpha=2.5, targets=["q_proj"], base="")
+    write_adapter(tmp_path, tensors(), rank=4, alpha=2.5, targets=["q_proj", "down_proj"], base="")
     assert read_adapter(tmp_path).scale == 0.625
 
 
@@ -158,6 +158,15 @@ def test_what_cannot_be_applied_exactly_is_refused(folder: Path, key: str, value
         ("lora_alpha", -1),
         ("target_modules", 7),
         ("target_modules", [7]),
+        ("target_modules", "(q_proj"),
+        ("exclude_modules", "(q_proj"),
+        ("exclude_modules", 7),
+        ("layers_to_transform", "1"),
+        ("layers_to_transform", [True]),
+        ("layers_pattern", "(h"),
+        ("layers_pattern", [7]),
+        ("modules_to_save", {"norm": 1}),
+        ("bias", "some"),
         ("rank_pattern", [1]),
         ("rank_pattern", {"q_proj": 0}),
         ("alpha_pattern", {"q_(proj": 4}),
@@ -195,6 +204,68 @@ def test_tensors_out_of_order_are_named(folder: Path, changes: dict[str, Any], m
     assert message in str(fault.values["faults"])
 
 
+@pytest.mark.parametrize(
+    ("keys", "left_out"),
+    [
+        ({"target_modules": ["q_proj", "nothing"]}, DOWN),
+        ({"target_modules": ["nothing"]}, Q),
+        ({"target_modules": [Q]}, DOWN),
+        ({"target_modules": r"model\.layers\.\d\.self_attn\..*"}, DOWN),
+        ({"exclude_modules": ["mlp.down_proj"]}, DOWN),
+        ({"exclude_modules": ".*down_proj"}, DOWN),
+        ({"layers_to_transform": [0]}, DOWN),
+        ({"layers_to_transform": 1}, Q),
+        ({"layers_to_transform": [0, 1], "layers_pattern": "blocks"}, Q),
+        ({"modules_to_save": ["mlp"]}, DOWN),
+    ],
+)
+def test_tensors_that_the_config_does_not_name_are_refused(
+    folder: Path, keys: dict[str, Any], left_out: str
+) -> None:
+    change(folder, **keys)
+    fault = problem(folder)
+    assert fault.code == "adapter.bad_tensors"
+    assert f"{left_out}: adapter_config.json does not name it" in str(fault.values["faults"])
+
+
+@pytest.mark.parametrize("targets", [None, [], "all-linear"])
+def test_targets_that_peft_would_look_up_are_no_claim(folder: Path, targets: object) -> None:
+    change(folder, target_modules=targets)
+    assert read_adapter(folder).pairs.keys() == {Q, DOWN}
+
+
+@pytest.mark.parametrize(
+    ("name", "keys"),
+    [
+        ("model.norm.weight", {}),
+        (f"{Q}.bias", {}),
+        ("model.layers.0.self_attn.k_proj.bias", {"bias": "lora_only"}),
+        (f"{Q}.weight", {"bias": "all"}),
+    ],
+)
+def test_whole_tensors_that_the_config_does_not_name_are_refused(
+    folder: Path, name: str, keys: dict[str, Any]
+) -> None:
+    change(folder, **keys)
+    change_tensors(folder, **{name: np.ones(8, "f4")})
+    assert f"{name}: adapter_config.json does not name it" in str(problem(folder).values["faults"])
+
+
+@pytest.mark.parametrize(
+    ("name", "keys"),
+    [
+        ("model.norm.weight", {"modules_to_save": ["norm"]}),
+        (f"{Q}.bias", {"bias": "lora_only"}),
+        ("model.layers.0.self_attn.k_proj.bias", {"bias": "all"}),
+        ("lm_head.weight", {}),  # PEFT saves it unasked when the vocabulary has grown
+    ],
+)
+def test_whole_tensors_that_the_config_names(folder: Path, name: str, keys: dict[str, Any]) -> None:
+    change(folder, **keys)
+    change_tensors(folder, **{name: np.ones(8, "f4")})
+    assert read_adapter(folder).whole.keys() == {name}
+
+
 def test_names_without_the_prefix_are_refused(folder: Path) -> None:
     save_file({f"{Q}.lora_A.weight": np.zeros((4, 6), "f4")}, folder / WEIGHTS)
     assert "not a name" in str(problem(folder).values["faults"])
@@ -223,6 +294,7 @@ def test_an_incomplete_folder(folder: Path, tmp_path: Path, files: list[str], co
         assert files[-1] in str(fault.values["found"])
 
 
+CLAIMS = ("exclude_modules", "layers_to_transform", "layers_pattern")
 VALUE = (
     st.none()
     | st.booleans()
@@ -231,7 +303,9 @@ VALUE = (
     | st.text(max_size=6)
     | st.lists(st.integers(), max_size=2)
 )
-KEYS = st.sampled_from([*sorted(PEFT_0_3_KEYS), "rank_pattern", "alpha_pattern", "use_rslora", "use_dora"])
+KEYS = st.sampled_from(
+    [*sorted(PEFT_0_3_KEYS), "rank_pattern", "alpha_pattern", "use_rslora", "use_dora", *CLAIMS]
+)
 
 
 @settings(max_examples=200, deadline=None)
@@ -243,7 +317,7 @@ def test_any_config_is_a_problem_or_an_adapter(
 ) -> None:
     folder = tmp_path_factory.getbasetemp() / "fuzzed-adapter"
     if not folder.exists():
-        write_adapter(folder, tensors(), rank=4, alpha=8, targets=["q_proj"], base="")
+        write_adapter(folder, tensors(), rank=4, alpha=8, targets=["q_proj", "down_proj"], base="")
         (folder / CONFIG).rename(folder / "whole.json")
     config = json.loads((folder / "whole.json").read_text())
     (folder / CONFIG).write_text(json.dumps(config | keys))

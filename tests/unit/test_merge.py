@@ -44,7 +44,7 @@ def make_adapter(folder: Path, a: float = 0.0, b: float = 0.0, linear: str = Q, 
         f"{linear}.lora_A.weight": np.full((1, 64), a, np.float32),
         f"{linear}.lora_B.weight": np.full((out, 1), b, np.float32),
     }
-    write_adapter(folder, tensors, rank=1, alpha=2.0, targets=["q_proj"], base="the/base")
+    write_adapter(folder, tensors, rank=1, alpha=2.0, targets=[linear], base="the/base")
     return folder
 
 

@@ -21,6 +21,7 @@ from tengtune.models.spec import Family
 from tengtune.ui import language
 from tengtune.ui.lists import first_few
 from tengtune.ui.problems import Problem, os_errors
+from tengtune.weights.claims import Claims
 from tengtune.weights.pairs import Pair, join_parts, split_parts
 from tengtune.weights.safetensors_io import write_file
 from tengtune.weights.source import open_weights
@@ -30,21 +31,27 @@ CONFIG = "adapter_config.json"
 WEIGHTS = "adapter_model.safetensors"
 TORCH_WEIGHTS = "adapter_model.bin"
 
-_READ = {"r", "lora_alpha", "target_modules", "base_model_name_or_path", "rank_pattern", "alpha_pattern"}
+_READ = {
+    *("r", "lora_alpha", "base_model_name_or_path", "rank_pattern", "alpha_pattern"),
+    # weights/claims.py:
+    *(
+        "target_modules",
+        "exclude_modules",
+        "layers_to_transform",
+        "layers_pattern",
+        "modules_to_save",
+        "bias",
+    ),
+}
 _IRRELEVANT = {
-    # They steered the training or say where tensors are; the tensors themselves say the rest.
+    # They steered the training.
     "auto_mapping",
-    "bias",
     "ensure_weight_tying",
     "eva_config",
-    "exclude_modules",
     "inference_mode",
-    "layers_pattern",
-    "layers_to_transform",
     "loftq_config",
     "lora_dropout",
     "megatron_core",
-    "modules_to_save",
     "peft_version",
     "qalora_group_size",
     "revision",
@@ -64,7 +71,8 @@ _OFF: tuple[object, ...] = (None, False, [], {})
 class Adapter:
     """A LoRA adapter. rank, alpha and scale are its usual ones; a pair may differ (rank_pattern).
 
-    pairs: by the linear's canonical name; whole: tensors that replace the model's, by canonical name.
+    pairs: by the linear's canonical name; whole: tensors that replace the model's, by canonical name. claims:
+    what the config says there is.
     """
 
     rank: int
@@ -74,6 +82,7 @@ class Adapter:
     base: str
     pairs: dict[str, Pair]
     whole: dict[str, Array]
+    claims: Claims
 
 
 def write_adapter(
@@ -143,9 +152,9 @@ def read_adapter(folder: Path) -> Adapter:
         raise Problem("adapter.no_config", where=folder)
     config = read_object(path, "adapter.bad_json")
     _refuse_inexact(config, path)
-    reader = _Config(config, path)
+    reader, claims = _Config(config, path), Claims(config, path)
     weights = _weights(folder)
-    tensors, modules = _read_tensors(weights)
+    tensors, modules = _read_tensors(weights, claims)
     faults = [] if tensors else [language.say("adapter.fault_empty")]
     pairs: dict[str, Pair] = {}
     for linear, module in modules.items():
@@ -156,6 +165,8 @@ def read_adapter(folder: Path) -> Adapter:
         )
         if a is None or b is None:
             faults.append(language.say("adapter.fault_pair", name=module))
+        elif claims.resolved and not claims.adapts(module):
+            faults.append(language.say("adapter.fault_unclaimed", name=module))
         elif a.ndim != 2 or b.ndim != 2 or not a.shape[0] == b.shape[1] == rank or _uneven(linear, b):
             shapes = {"a": list(a.shape), "b": list(b.shape)}
             faults.append(language.say("adapter.fault_shape", name=module, rank=rank, **shapes))
@@ -167,10 +178,11 @@ def read_adapter(folder: Path) -> Adapter:
         rank=reader.rank(),
         alpha=reader.alpha(),
         scale=reader.scale(),
-        targets=reader.targets(),
+        targets=claims.targets,
         base=str(config.get("base_model_name_or_path") or ""),
         pairs=pairs,
         whole={name: array for name, array in tensors.items() if names.split_lora(name) is None},
+        claims=claims,
     )
 
 
@@ -189,7 +201,7 @@ def _weights(folder: Path) -> Path:
     raise Problem("adapter.no_weights", where=folder, found=first_few(found, ", "))
 
 
-def _read_tensors(path: Path) -> tuple[dict[str, Array], dict[str, str]]:
+def _read_tensors(path: Path, claims: Claims) -> tuple[dict[str, Array], dict[str, str]]:
     """The adapter's tensors by canonical name, all floats and finite; and its linears: canonical name ->
     the name that rank_pattern is written for."""
     tensors: dict[str, Array] = {}
@@ -200,6 +212,8 @@ def _read_tensors(path: Path) -> tuple[dict[str, Array], dict[str, str]]:
         lora = None if name is None else names.split_lora(name)
         if name is None or ("lora_" in name and lora is None):
             faults.append(language.say("adapter.fault_name", name=stored))
+        elif lora is None and not claims.allows_whole(names.peft_module(stored), stored.endswith(".bias")):
+            faults.append(language.say("adapter.fault_unclaimed", name=stored))
         elif not is_float(array.dtype):
             faults.append(language.say("adapter.fault_dtype", name=stored, found=array.dtype.name))
         elif non_finite(array):
@@ -244,14 +258,6 @@ class _Config:
     def scale(self, linear: str = "") -> float:
         rank = self.rank(linear)
         return self.alpha(linear) / (math.sqrt(rank) if self.config.get("use_rslora") else rank)
-
-    def targets(self) -> tuple[str, ...]:
-        value = self.config.get("target_modules") or []
-        if isinstance(value, str):
-            return (value,)
-        if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
-            raise Problem("adapter.bad_key", where=self.path, key="target_modules", value=str(value)[:100])
-        return tuple(value)
 
     def _pattern(self, name: str, whole: bool) -> list[tuple[re.Pattern[str], float]]:
         """rank_pattern or alpha_pattern: regular expressions for a module's name or the end of it."""

@@ -16,6 +16,7 @@ import numpy as np
 
 from tengtune import files
 from tengtune.models import spec as specs
+from tengtune.models.names import stored_tensors
 from tengtune.models.spec import ModelSpec
 from tengtune.ui import language
 from tengtune.ui.lists import first_few, size
@@ -125,6 +126,24 @@ def _misfits(merge: Merge) -> Iterator[str]:
             yield language.say("merge.fault_no_tensor", name=name)
         elif base.shape != shape:
             yield language.say("merge.fault_shape", name=name, found=list(shape), wanted=list(base.shape))
+    yield from (language.say("merge.fault_not_there", name=name) for name in _missing(merge))
+
+
+def _missing(merge: Merge) -> Iterator[str]:
+    """Tensors of the base that the adapter's config says were trained, and for which its file has nothing."""
+    claims, shapes = merge.adapter.claims, dict(merge.spec.tensors())
+    adapted = {f"{linear}.weight" for linear in merge.adapter.pairs}
+    for stored, canonical in stored_tensors(merge.spec).items():
+        module, _, last = stored.rpartition(".")
+        matrix = last == "weight" and len(shapes[canonical[0]]) == 2
+        if claims.saves(module) or (last == "bias" and claims.trains_bias(module)):
+            there = bool(merge.adapter.whole.keys() & {stored, *canonical})
+        else:
+            there = adapted.issuperset(canonical) or not (
+                matrix and claims.resolved and claims.adapts(module)
+            )
+        if not there:
+            yield stored
 
 
 def _tensors(merge: Merge) -> Iterator[TensorStream]:
