@@ -25,11 +25,12 @@ from pathlib import Path
 from typing import Any
 
 from tengtune import __version__, files
+from tengtune.lock import held
 from tengtune.pipeline import STEPS, Step, step
 from tengtune.recipe import CHANGEABLE, Recipe, load
 from tengtune.ui.console import Console
-from tengtune.ui.language import current
-from tengtune.ui.problems import FAILED_RUN, Problem, os_errors
+from tengtune.ui.language import LANGUAGES, current
+from tengtune.ui.problems import FAILED_RUN, WRONG_INPUT, Problem, from_os_error, os_errors
 
 HEADER_BYTES = 65_536
 FAILURE = "failure.json"
@@ -47,21 +48,60 @@ class Result:
 def prepare(recipe: Recipe, fresh: bool) -> None:
     """Make the run folder, or check that the one there belongs to this very run file.
 
-    Raises Problem with the difference when it does not. `fresh` sets an old folder aside.
+    Raises Problem with the difference when it does not, and where no folder can be made. `fresh` sets an old
+    folder aside.
     """
-    record = recipe.folder / "run.yaml"
-    if fresh and recipe.folder.exists():
-        _set_aside(recipe.folder)
-    text = snapshot(recipe)
-    if record.exists():
-        before, after = _comparable(_old_snapshot(record)), _comparable(text)
-        if before != after:
-            changes = difflib.unified_diff(before, after, "run folder", "run file", n=0, lineterm="")
-            shown = [c for c in changes if not c.startswith(("---", "+++", "@@"))]
-            raise Problem(
-                "engine.changed", where=recipe.folder, difference="\n".join(shown), name=recipe.name + "-2"
-            )
-    files.write_text(record, text)
+    record, text = recipe.folder / "run.yaml", snapshot(recipe)
+    if not fresh and _holds(record, text):
+        return
+    _make_folder(recipe.folder.parent)
+    with held(lock_file(recipe)):
+        if fresh and recipe.folder.exists():
+            _set_aside(recipe.folder)
+        _make_folder(recipe.folder)
+        if record.exists():
+            _check_same(recipe, record, text)
+        files.write_text(record, text)
+
+
+def lock_file(recipe: Recipe, each: Step | None = None) -> Path:
+    """What is held while a step works in the run folder. It lies beside it, where --fresh does not move it.
+
+    The report has its own: it reads what lies there, and is made of a run that is under way, too.
+    """
+    own = ".report" if each is not None and each.name == "report" else ""
+    return recipe.folder.with_name(f".{recipe.name}{own}.lock")
+
+
+def _holds(record: Path, text: str) -> bool:
+    try:
+        return record.read_text(encoding="utf-8") == text
+    except (OSError, ValueError):
+        return False
+
+
+def _make_folder(folder: Path) -> None:
+    """Make the folder of output.dir, or the run's in it, with all that leads there."""
+    there = next(place for place in (folder, *folder.parents) if os.path.lexists(place))
+    if not there.is_dir():
+        raise Problem("engine.dir_no_folder", where=there, folder=folder)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        known = from_os_error(error, folder)
+        if known is not None and known.exit_code != WRONG_INPUT:
+            raise known from error
+        reason = os.strerror(error.errno or 0)
+        raise Problem("engine.dir_unfit", where=folder, reason=reason) from error
+
+
+def _check_same(recipe: Recipe, record: Path, text: str) -> None:
+    """Problem unless the folder's record of its run file says what today's does, but for CHANGEABLE keys."""
+    before, after = _comparable(_old_snapshot(record)), _comparable(text)
+    if before != after:
+        changes = difflib.unified_diff(before, after, "run folder", "run file", n=0, lineterm="")
+        shown = "\n".join(c for c in changes if not c.startswith(("---", "+++", "@@")))
+        raise Problem("engine.changed", where=recipe.folder, difference=shown, name=f"{recipe.name}-2")
 
 
 def _old_snapshot(record: Path) -> str:
@@ -89,14 +129,15 @@ def run_all(recipe: Recipe, console: Console, anew: bool = False) -> None:
     """Every `work` step in order. If one fails after training began, the report is made all the same."""
     wanted = [each for each in STEPS if each.kind in ("work", "if needed")]
     _check(wanted, recipe)
-    try:
-        for each in wanted:
-            execute(each, recipe, console, anew=anew)
-    except Problem:
-        if (recipe.folder / "metrics.jsonl").exists():
-            with suppress(Problem):
-                execute(step("report"), recipe, console)
-        raise
+    with held(lock_file(recipe), console):
+        try:
+            for each in wanted:
+                execute(each, recipe, console, anew=anew)
+        except Problem:
+            if (recipe.folder / "metrics.jsonl").exists():
+                with suppress(Problem):
+                    execute(step("report"), recipe, console)
+            raise
 
 
 def run_needed(
@@ -105,9 +146,10 @@ def run_needed(
     """The step `name` after the steps it needs; the figures of `name`."""
     *before, target = _chain(name)
     _check([*before, target], recipe)
-    for each in before:
-        execute(each, recipe, console)
-    return execute(target, recipe, console, force, anew)
+    with held(lock_file(recipe, target), console):
+        for each in before:
+            execute(each, recipe, console)
+        return execute(target, recipe, console, force, anew)
 
 
 def _chain(name: str) -> list[Step]:
@@ -131,8 +173,14 @@ def execute(
 ) -> dict[str, Any]:
     """Run one step, or skip it when its inputs, settings and products are what its record says.
 
-    force: do it even then, from its beginning. anew: if it has to be done, from its beginning.
+    force: do it even then, from its beginning. anew: if it has to be done, from its beginning. Nobody else
+    works in the run folder meanwhile: Problem `lock.busy`.
     """
+    with held(lock_file(recipe, each), console):
+        return _execute(each, recipe, console, force, anew)
+
+
+def _execute(each: Step, recipe: Recipe, console: Console, force: bool, anew: bool) -> dict[str, Any]:
     module = importlib.import_module(each.module)
     if each.kind == "if needed" and not module.needed(recipe):
         return {}
@@ -176,7 +224,9 @@ def execute(
 
 def _note_failure(path: Path, each: Step, problem: Problem) -> None:
     """Write down what ended a step; when that fails as well (a full disk), the screen has it still."""
-    text = json.dumps({"step": each.name, **problem.as_json()}, ensure_ascii=False, indent=1)
+    texts = {name: problem.texts(name) for name in LANGUAGES}
+    note = {"step": each.name, **problem.as_json(), "texts": texts}
+    text = json.dumps(note, ensure_ascii=False, indent=1)
     with suppress(Problem):
         files.write_text(path, text + "\n")
 

@@ -141,9 +141,11 @@ def test_a_run_that_fails_is_reported_with_its_reason(
 
 def test_samples_off_writes_no_text_anywhere(run: Path) -> None:
     """Neither into the page nor into the other files of evaluation, over a folder that held them."""
+    assert (run.parent / "runs" / "run" / "samples.jsonl").exists()
     assert (
         tengtune("run", run, "--quiet", "-s", "output.samples=false", "-s", f"output.prompts={SECRET}") == 0
     )
     folder = run.parent / "runs" / "run"
+    assert not (folder / "samples.jsonl").exists()
     for name in ("report.html", "evaluation.jsonl", "evaluate.json"):
         assert SECRET not in (folder / name).read_text("utf-8")

@@ -67,9 +67,31 @@ def test_a_type_the_back_end_lacks(place: Path) -> None:
     refused(place, "mindspore.not_there", "-s", "backend=mindspore", "-s", "model.dtype=float16")
 
 
-def test_a_file_where_the_run_folder_should_be(place: Path) -> None:
+@pytest.mark.parametrize(
+    ("chosen", "code", "told"),
+    [
+        ("runs", "engine.dir_no_folder", "runs"),
+        ("runs/a/b", "engine.dir_no_folder", "runs"),
+        ("/dev/null", "engine.dir_no_folder", "/dev/null"),
+        ("circle", "engine.dir_no_folder", "circle"),
+        ("/proc/x", "engine.dir_unfit", "No such file"),
+        ("long/" + "x" * 300, "engine.dir_unfit", "File name too long"),
+        ("~no-such-user/../a.json", "engine.dir_no_folder", "a.json"),
+    ],
+)
+def test_places_where_no_run_folder_can_be(place: Path, chosen: str, code: str, told: str) -> None:
     (place / "runs").write_text("not a folder")
-    refused(place, "io.not_found")
+    (place / "circle").symlink_to("circle")
+    done = tengtune("run", "-s", f"output.dir={chosen}", cwd=place)
+    assert f"code {code}, exit 2" in done.stderr, done.stderr
+    assert (done.returncode, told in done.stderr) == (2, True)
+    assert "output.dir" in done.stderr.partition("fix")[2]
+
+
+def test_a_file_in_place_of_the_run_folder_itself(place: Path) -> None:
+    (place / "runs").mkdir()
+    (place / "runs" / "run").write_text("not a folder")
+    refused(place, "engine.dir_no_folder")
 
 
 @pytest.mark.slow

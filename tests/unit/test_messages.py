@@ -86,3 +86,9 @@ def test_the_language_follows_the_locale(
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     assert language.current() == expected
+
+
+def test_a_problem_is_told_in_either_language() -> None:
+    fault = Problem("recipe.key_twice", where="run.yaml:3", key="model")
+    assert fault.texts("en") == fault.texts()
+    assert re.search(r"[\u4e00-\u9fff]", fault.texts("zh")["what"])

@@ -14,6 +14,7 @@ from tengtune.answer.speaker import Settings, open_speaker
 from tengtune.backends.base import Backend, choose, open_backend
 from tengtune.data.store import Store, open_store
 from tengtune.engine import Result, fingerprint
+from tengtune.lock import held
 from tengtune.models import spec as specs
 from tengtune.recipe import Recipe
 from tengtune.text import chatml
@@ -44,6 +45,8 @@ def settings(recipe: Recipe) -> dict[str, Any]:
 def run(recipe: Recipe, console: Console) -> Result:
     """Answer output.prompts (or the first held-out questions) with both models; nothing, and that is said,
     where the back end does not answer yet."""
+    samples = recipe.folder / "samples.jsonl"
+    files.remove(samples)  # of an earlier call: where none are wanted any more, none may stay
     if choose(recipe) == "mindspore":
         console.warn("predict.cannot_answer")
         return Result([], {"questions": 0})
@@ -61,10 +64,8 @@ def run(recipe: Recipe, console: Console) -> Result:
     ]
     if not recipe.output.samples:
         return Result([], {"questions": len(rows)})
-    files.write_text(
-        recipe.folder / "samples.jsonl", "".join(json.dumps(r, ensure_ascii=False) + "\n" for r in rows)
-    )
-    return Result(["samples.jsonl"], {"questions": len(rows)})
+    files.write_text(samples, "".join(json.dumps(r, ensure_ascii=False) + "\n" for r in rows))
+    return Result([samples.name], {"questions": len(rows)})
 
 
 def ask(recipe: Recipe, folder: Path, questions: Sequence[str], asked: Settings, console: Console) -> None:
@@ -92,13 +93,14 @@ def answer_file(
         "tengtune": __version__,
     }
     work = batch.Job(questions, out, made_of)
-    done = batch.begin(work, force)
-    if done is None:
-        console.say("predict.up_to_date", out=out)
-        return None
-    speaker = open_speaker(recipe, folder, asked)
-    speaker.tell(console)
-    return batch.work(work, speaker, done, total, console)
+    with held(work.lock, console):
+        done = batch.begin(work, force)
+        if done is None:
+            console.say("predict.up_to_date", out=out)
+            return None
+        speaker = open_speaker(recipe, folder, asked)
+        speaker.tell(console)
+        return batch.work(work, speaker, done, total, console)
 
 
 def answer(backend: Backend, tokenizer: Tokenizer, prompt: list[int], max_new_tokens: int) -> str:

@@ -12,13 +12,14 @@ from tengtune.ui import language
 WRONG_INPUT = 2
 UNFIT_MACHINE = 3
 FAILED_RUN = 4
+BUSY = 5
 
 
 class Problem(Exception):
     """A fault the user can mend: what happened, where, why, and what to do.
 
     `code` is "area.name" in `ui/messages/<area>.yaml`; `values` fill its placeholders; `where` is
-    "file:line", a record, a key. `exit_code`: 2 wrong input, 3 unfit machine, 4 failed run.
+    "file:line", a record, a key. `exit_code`: 2 wrong input, 3 unfit machine, 4 failed run, 5 busy.
     """
 
     def __init__(
@@ -30,9 +31,10 @@ class Problem(Exception):
         self.exit_code = exit_code
         self.values = values
 
-    def texts(self) -> dict[str, str]:
-        """{"what", "why", "fix"} in the current language; a part without text is left out."""
-        entry: dict[str, str] = language.lookup(self.code)
+    def texts(self, name: language.Language | None = None) -> dict[str, str]:
+        """{"what", "why", "fix"} in a language (None: the current one); a part without text is left out."""
+        messages = language.area_messages(self.code.split(".", 1)[0])
+        entry: dict[str, str] = messages[self.code][name or language.current()]
         return {part: entry[part].format(**self.values) for part in ("what", "why", "fix") if entry.get(part)}
 
     def as_json(self) -> dict[str, object]:
@@ -73,6 +75,9 @@ def screen(problem: Problem, colour: bool) -> str:
     return "\n".join(lines)
 
 
+_WRONG = ("io.not_found", "io.not_folder", "io.is_folder", "io.bad_path")
+
+
 def from_os_error(error: OSError, path: object = None) -> Problem | None:
     """The Problem behind an operating-system error the user can mend; None for any other error."""
     where = path or error.filename
@@ -84,7 +89,8 @@ def from_os_error(error: OSError, path: object = None) -> Problem | None:
         errno.EPERM: "io.not_permitted",
         errno.EROFS: "io.not_permitted",
         errno.ENOENT: "io.not_found",
-        errno.ENOTDIR: "io.not_found",
+        errno.ENOTDIR: "io.not_folder",
+        errno.EEXIST: "io.not_folder",
         errno.EISDIR: "io.is_folder",
         errno.ELOOP: "io.bad_path",
         errno.ENAMETOOLONG: "io.bad_path",
@@ -93,7 +99,7 @@ def from_os_error(error: OSError, path: object = None) -> Problem | None:
     }.get(error.errno or 0)
     if code is None:
         return None
-    exit_code = WRONG_INPUT if code in ("io.not_found", "io.is_folder", "io.bad_path") else UNFIT_MACHINE
+    exit_code = WRONG_INPUT if code in _WRONG else UNFIT_MACHINE
     return Problem(code, where=where, exit_code=exit_code, reason=os.strerror(error.errno or 0))
 
 
