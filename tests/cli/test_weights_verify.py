@@ -6,8 +6,10 @@ import json
 import os
 from pathlib import Path
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
+from safetensors.numpy import load_file, save_file
 from tests.hub_lab import SHARDS, contents, get
 from tests.hubs import REPO
 from tests.tiny import tiny_model
@@ -64,6 +66,22 @@ def test_an_unfinished_download(folder: Path) -> None:
     with pytest.raises(Problem) as caught:
         verify(folder)
     assert caught.value.code == "download.not_whole"
+
+
+@pytest.mark.parametrize(
+    ("dtype", "value"), [("float32", np.nan), ("float16", np.inf), ("bfloat16", -np.inf)]
+)
+def test_values_that_are_not_finite_are_named(tmp_path: Path, dtype: str, value: float) -> None:
+    model = tiny_model(tmp_path / "model", dtype=dtype)
+    weights = load_file(model / "model.safetensors")
+    weights["model.layers.1.mlp.up_proj.weight"][7, 3] = value
+    weights["model.norm.weight"][:2] = value
+    save_file(weights, model / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(Problem) as caught:
+        verify(model)
+    assert (caught.value.code, caught.value.exit_code) == ("weights.not_finite", 2)
+    faults = set(str(caught.value.values["faults"]).splitlines())
+    assert faults == {"model.layers.1.mlp.up_proj.weight: 1 values", "model.norm.weight: 2 values"}
 
 
 def test_a_folder_without_a_record_has_its_headers_checked(tmp_path: Path) -> None:

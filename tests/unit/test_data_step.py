@@ -181,10 +181,10 @@ def test_typed_control_text_is_counted_and_stays_text(make: Any) -> None:
         ({}, {}, "You are a helpful assistant."),
         ({"system": "Be brief."}, {}, "Be brief."),
         ({"system": ""}, {}, None),
-        ({}, {"architectures": ["Qwen3ForCausalLM"], "head_dim": 4}, None),
+        ({}, {"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "head_dim": 4}, None),
         (
             {"policy": "qwen"},
-            {"architectures": ["Qwen3ForCausalLM"], "head_dim": 4},
+            {"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "head_dim": 4},
             "You are a helpful assistant.",
         ),
     ],

@@ -21,6 +21,7 @@ from tengtune import recipe as recipes
 from tengtune.models.spec import from_folder
 from tengtune.pipeline import step
 from tengtune.recipe import Recipe
+from tengtune.steps.merge import merge_adapter
 from tengtune.ui.console import Console
 from tengtune.ui.problems import Problem
 from tengtune.weights import stream as streams
@@ -180,6 +181,22 @@ def test_values_that_are_not_finite_leave_no_model(tmp_path: Path, dtype: str, v
     assert (fault.code, fault.exit_code) == ("merge.not_finite", 4)
     assert fault.values["faults"] == f"{Q}.weight: 4096 values"
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_values_of_the_base_that_are_not_finite_are_named(tmp_path: Path, dtype: str) -> None:
+    base = tiny_model(tmp_path / "base", dtype=dtype)
+    weights = load_file(base / "model.safetensors")
+    weights["model.norm.weight"][5] = np.nan
+    weights["lm_head.weight"][2, 2] = -np.inf
+    save_file(weights, base / "model.safetensors", metadata={"format": "pt"})
+    err = io.StringIO()
+    figures = merge_adapter(
+        base, make_adapter(tmp_path / "a", 1, 1), tmp_path / "out", Console("quiet", err=err)
+    )
+    assert sorted(figures["not_finite"]) == ["lm_head.weight", "model.norm.weight"]
+    assert "the base model itself holds NaN" in err.getvalue()
+    assert "model.norm.weight" in err.getvalue()
 
 
 @pytest.mark.parametrize("where", ["base", "a", "."])

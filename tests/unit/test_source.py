@@ -171,6 +171,13 @@ def test_weights_that_do_not_fit_the_config(
     assert all(text in str(fault.values["faults"]) for text in expected)
 
 
+def test_a_head_that_is_nowhere_is_told_with_the_way_out(tmp_path: Path) -> None:
+    folder = tiny_model(tmp_path / "m")
+    rewrite(folder, **{"lm_head.weight": None})
+    fault = problem(folder)
+    assert (fault.code, fault.values["name"]) == ("weights.no_head", "lm_head.weight")
+
+
 def test_long_lists_are_cut_and_counted(tmp_path: Path) -> None:
     folder = tiny_model(tmp_path / "m", num_hidden_layers=3)
     config = tiny_config(num_hidden_layers=1)

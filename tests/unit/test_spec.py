@@ -129,6 +129,65 @@ def test_what_would_be_another_model_is_refused(changes: dict[str, Any], code: s
     assert (fault.code, fault.values["key"]) == (code, key)
 
 
+QWEN3 = {"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "code", "key"),
+    [
+        ({"hidden_act": "gelu"}, "model.not_built", "hidden_act"),
+        ({"hidden_act": "relu", **QWEN3}, "model.not_built", "hidden_act"),
+        ({"partial_rotary_factor": 0.5}, "model.not_built", "partial_rotary_factor"),
+        ({"rope_parameters": {"partial_rotary_factor": 0.5}}, "model.not_built", "partial_rotary_factor"),
+        ({"use_sliding_window": True}, "model.sliding_window", None),
+        ({"layer_types": ["full_attention", "sliding_attention"]}, "model.sliding_window", None),
+        ({"layer_types": 2}, "model.bad_key", "layer_types"),
+        ({"use_sliding_window": "false"}, "model.bad_key", "use_sliding_window"),
+        ({"tie_word_embeddings": "false"}, "model.bad_key", "tie_word_embeddings"),
+        ({"attention_bias": 0, **QWEN3}, "model.bad_key", "attention_bias"),
+        ({"rope_scaling": {"type": "yarn", "factor": 4.0}}, "model.rope_scaling", None),
+        ({"rope_scaling": {"rope_type": "linear", "factor": 2.0}}, "model.rope_scaling", None),
+        ({"rope_parameters": {"rope_type": "llama3"}}, "model.rope_scaling", None),
+        ({"rope_scaling": 4.0}, "model.bad_key", "rope_scaling"),
+        ({"torch_dtype": "int8"}, "model.dtype", "torch_dtype"),
+        ({"dtype": "float8_e4m3fn", "torch_dtype": None}, "model.dtype", "dtype"),
+        ({"torch_dtype": 16}, "model.dtype", "torch_dtype"),
+        ({"torch_dtype": "half"}, "model.dtype", "torch_dtype"),
+        ({"model_type": "llama"}, "model.other_type", None),
+        ({"model_type": "qwen3"}, "model.other_type", None),
+        ({"model_type": ["qwen2"]}, "model.other_type", None),
+        ({"rms_norm_eps": math.nan}, "model.bad_key", "rms_norm_eps"),
+    ],
+)
+def test_oddities_of_later_configs_have_a_verdict(
+    changes: dict[str, Any], code: str, key: str | None
+) -> None:
+    fault = problem(tiny_config(**changes))
+    assert (fault.code, fault.values.get("key")) == (code, key)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"hidden_act": "swish"},
+        {"hidden_act": None},
+        {"rope_scaling": None, "use_sliding_window": None, "tie_word_embeddings": None},
+        {"rope_scaling": {"rope_type": "default"}},
+        {"rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 1.0}},
+        {"layer_types": ["full_attention", "full_attention"]},
+        {"torch_dtype": "torch.bfloat16"},
+        {"torch_dtype": None, "dtype": "float32"},
+        {"model_type": None},
+    ],
+)
+def test_other_ways_to_say_the_same(changes: dict[str, Any]) -> None:
+    assert from_config(tiny_config(**changes)) == from_config(tiny_config())
+
+
+def test_a_flag_of_qwen1_is_no_text() -> None:
+    assert problem({**LATER, "use_logn_attn": "false"}).values["key"] == "use_logn_attn"
+
+
 @pytest.mark.parametrize("config", [LATER, tiny_config()])
 def test_a_quantized_model_is_named(config: dict[str, Any]) -> None:
     quantized = {**config, "quantization_config": {"bits": 4, "quant_method": "gptq"}}

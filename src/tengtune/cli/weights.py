@@ -17,6 +17,7 @@ from tengtune.ui.problems import Problem
 if TYPE_CHECKING:
     from tengtune.hub.record import Record
     from tengtune.weights.compare import Difference
+    from tengtune.weights.found import Found
 
 LISTED = 30
 """Rows of a comparison that are shown; --json has all."""
@@ -123,9 +124,26 @@ def verify(folder: Path, quiet: bool, as_json: bool) -> None:
     if record is not None:
         _hashes(folder, record, console)
         return
-    tensors = len(open_found(folder).tensors)  # Problem: a file is missing, cut or damaged in its header
+    found = open_found(folder)  # Problem: a file is missing, cut or damaged in its header
     console.warn("download.no_record")
-    console.result(language.say("download.headers_right", tensors=tensors), tensors=tensors, sha256=None)
+    _values(found, console)
+    told = language.say("download.headers_right", tensors=len(found.tensors))
+    console.result(told, tensors=len(found.tensors), sha256=None)
+
+
+def _values(found: Found, console: Console) -> None:
+    """Problem where a tensor holds values that are not finite."""
+    from tengtune.hub.meter import meter
+    from tengtune.weights.stream import non_finite
+
+    faults = []
+    with meter(console, found.nbytes, "weights.progress") as advance:
+        for name, rows in found.tensors.items():
+            if count := non_finite(rows):
+                faults.append(language.say("merge.fault_values", name=name, count=count))
+            advance(rows.nbytes)
+    if faults:
+        raise Problem("weights.not_finite", where=found.path, faults=first_few(faults))
 
 
 def _hashes(folder: Path, record: Record, console: Console) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from tengtune.json_file import read_object
+from tengtune.models.folder import require
 from tengtune.ui.problems import Problem
 
 Family = Literal["qwen1", "qwen2", "qwen3"]
@@ -24,6 +25,8 @@ ARCHITECTURES: dict[str, Family] = {
     "Qwen3ForCausalLM": "qwen3",
 }
 MODEL_TYPES: dict[str, Family] = {"qwen": "qwen1", "qwen2": "qwen2", "qwen3": "qwen3"}
+DTYPES = ("float32", "float16", "bfloat16", "float64", "auto")
+"""What config.json may say the weights are kept in; the weights themselves say what they are."""
 
 
 @dataclass(frozen=True)
@@ -148,8 +151,9 @@ class ModelSpec:
 
 def read_config(folder: Path) -> dict[str, Any]:
     """The folder's config.json as a dict; Problem when it is missing or no JSON object."""
+    require(folder)
     path = folder / "config.json"
-    if folder.is_dir() and not path.exists():
+    if not path.exists():
         raise Problem("model.no_config", where=folder)
     return read_object(path, "model.bad_json")
 
@@ -170,8 +174,16 @@ def from_config(config: dict[str, Any], where: object = "config.json") -> ModelS
     if family is None:
         found = ", ".join(map(str, architectures)) or str(config.get("model_type", "?"))
         raise Problem("model.unknown_architecture", where=where, found=found, known=", ".join(ARCHITECTURES))
+    kind = config.get("model_type")
+    if kind is not None and MODEL_TYPES.get(str(kind)) != family:
+        # transformers would build the model by this key, not by `architectures`.
+        raise Problem("model.other_type", where=where, found=kind, architecture=architectures[0])
     if config.get("quantization_config"):
         raise Problem("model.quantized", where=where)
+    for key in ("dtype", "torch_dtype"):
+        value = config.get(key)
+        if value is not None and str(value).removeprefix("torch.") not in DTYPES:
+            raise Problem("model.dtype", where=where, key=key, value=value, known=", ".join(DTYPES[:3]))
     return _qwen1(config, where) if family == "qwen1" else _qwen2(config, where, family)
 
 
@@ -184,10 +196,14 @@ def _qwen2(config: dict[str, Any], where: object, family: Family) -> ModelSpec:
         raise Problem("model.bad_key", where=where, key="num_key_value_heads", value=kv_heads)
     if config.get("head_dim") is None and hidden % heads:
         raise Problem("model.bad_key", where=where, key="num_attention_heads", value=heads)
-    if config.get("use_sliding_window"):
+    kinds = config.get("layer_types") or []
+    if not isinstance(kinds, list):
+        raise Problem("model.bad_key", where=where, key="layer_types", value=kinds)
+    if reader.flag("use_sliding_window") or any(kind != "full_attention" for kind in kinds):
         raise Problem("model.sliding_window", where=where)
     rope = _mapping(config, "rope_parameters", where)
     _refuse_scaled_rope(config, rope, where)
+    _refuse_other({**rope, **config}, _QWEN2_FIXED, where)
     return ModelSpec(
         family=family,
         hidden=hidden,
@@ -200,19 +216,29 @@ def _qwen2(config: dict[str, Any], where: object, family: Family) -> ModelSpec:
         rope_theta=_Keys({**config, **rope}, where).number("rope_theta", 10000.0),
         rms_eps=reader.number("rms_norm_eps", 1e-6),
         max_positions=reader.integer("max_position_embeddings", default=32768),
-        tie=bool(config.get("tie_word_embeddings", False)),
-        qkv_bias=family == "qwen2" or bool(config.get("attention_bias", False)),
+        tie=reader.flag("tie_word_embeddings"),
+        qkv_bias=family == "qwen2" or reader.flag("attention_bias"),
         qk_norm=family == "qwen3",
     )
 
 
-_QWEN1_FIXED: dict[str, object] = {
-    "no_bias": True,  # none but c_attn's
-    "rotary_pct": 1.0,
-    "scale_attn_weights": True,
-    "apply_residual_connection_post_layernorm": False,
+_QWEN1_FIXED: dict[str, tuple[object, ...]] = {
+    "no_bias": (True,),  # none but c_attn's
+    "rotary_pct": (1.0,),
+    "scale_attn_weights": (True,),
+    "apply_residual_connection_post_layernorm": (False,),
 }
-"""Keys of Qwen1 that have this value in every published model, and that our decoder has no other for."""
+_QWEN2_FIXED: dict[str, tuple[object, ...]] = {
+    "hidden_act": ("silu", "swish"),  # two names of one function
+    "partial_rotary_factor": (1.0,),
+}
+"""Keys that have one of these values in every published model, and that our decoder has no other for."""
+
+
+def _refuse_other(config: dict[str, Any], fixed: dict[str, tuple[object, ...]], where: object) -> None:
+    for key, values in fixed.items():
+        if config.get(key) is not None and config[key] not in values:
+            raise Problem("model.not_built", where=where, key=key, value=config[key])
 
 
 def _qwen1(config: dict[str, Any], where: object) -> ModelSpec:
@@ -221,9 +247,7 @@ def _qwen1(config: dict[str, Any], where: object) -> ModelSpec:
     Its intermediate_size is the width of gate and up together. Training stretches nothing, so seq_length, not
     max_position_embeddings, is what the length of a run's rows is measured by.
     """
-    for key, value in _QWEN1_FIXED.items():
-        if config.get(key, value) != value:
-            raise Problem("model.not_built", where=where, key=key, value=config[key])
+    _refuse_other(config, _QWEN1_FIXED, where)
     reader = _Keys(config, where)
     heads, hidden = reader.integer("num_attention_heads", "n_head"), reader.integer("hidden_size", "n_embd")
     if hidden % heads:
@@ -240,7 +264,7 @@ def _qwen1(config: dict[str, Any], where: object) -> ModelSpec:
         raise Problem("model.bad_key", where=where, key="padded_vocab_size", value=padded)
     # Where a config has neither key, the code that belongs to it decides: on, but for the first release.
     usual = "n_embd" not in config
-    ntk, logn = (bool(config.get(key, usual)) for key in ("use_dynamic_ntk", "use_logn_attn"))
+    ntk, logn = (reader.flag(key, usual) for key in ("use_dynamic_ntk", "use_logn_attn"))
     length = reader.integer("seq_length")
     return ModelSpec(
         family="qwen1",
@@ -254,7 +278,7 @@ def _qwen1(config: dict[str, Any], where: object) -> ModelSpec:
         rope_theta=reader.number("rotary_emb_base", 10000.0),
         rms_eps=reader.number("layer_norm_epsilon", 1e-6),
         max_positions=length,
-        tie=bool(config.get("tie_word_embeddings", False)),
+        tie=reader.flag("tie_word_embeddings"),
         qkv_bias=True,
         qk_norm=False,
         stretch=Stretch(length, ntk, logn) if ntk or logn else None,
@@ -295,6 +319,13 @@ class _Keys:
         if not isinstance(value, int) or isinstance(value, bool) or not 0 < value < most:
             raise Problem("model.bad_key", where=self.where, key=key, value=value)
         return value
+
+    def flag(self, key: str, default: bool = False) -> bool:
+        """A yes or no; a text, "false" for example, is neither."""
+        value = self.config.get(key)
+        if value is not None and not isinstance(value, bool):
+            raise Problem("model.bad_key", where=self.where, key=key, value=value)
+        return default if value is None else value
 
     def number(self, key: str, default: float) -> float:
         value = self.config.get(key)

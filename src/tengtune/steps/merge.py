@@ -12,7 +12,7 @@ from tengtune.engine import Result
 from tengtune.recipe import Recipe
 from tengtune.ui import language
 from tengtune.ui.console import Console
-from tengtune.ui.lists import size
+from tengtune.ui.lists import first_few, size
 from tengtune.weights.merge import open_merge, place_full, write_merge
 from tengtune.weights.safetensors_io import SHARD_BYTES, Advance
 from tengtune.weights.shard import (
@@ -65,6 +65,8 @@ def merge_adapter(
         write_merge(merge, out, shard_bytes, advance)
     if merge.saturated:
         console.warn("merge.saturated", tensors=", ".join(merge.saturated))
+    if merge.spoilt:
+        console.warn("merge.spoilt", tensors=first_few(merge.spoilt, ", "))
     console.say("merge.done", folder=out)
     return {
         "bytes": merge.nbytes,
@@ -73,6 +75,7 @@ def merge_adapter(
         "rank": merge.adapter.rank,
         "scale": merge.adapter.scale,
         "saturated": merge.saturated,
+        "not_finite": merge.spoilt,
         "seconds": round(time.monotonic() - start, 3),
     }
 

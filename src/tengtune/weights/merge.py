@@ -35,7 +35,8 @@ from tengtune.weights.stream import Array, TensorStream, blocks, non_finite, str
 class Merge:
     """A merge that was checked and is not yet written.
 
-    base, folder: where model and adapter lie. saturated: tensors where float16 was too small (once written).
+    base, folder: where model and adapter lie. Once written: saturated, tensors for which float16 was too small;
+    spoilt, those that came with NaN or infinite values from the base, unchanged.
     """
 
     base: Path
@@ -44,6 +45,7 @@ class Merge:
     source: Mapping[str, Array]
     adapter: Adapter
     saturated: list[str] = field(default_factory=list)
+    spoilt: list[str] = field(default_factory=list)
 
     @property
     def nbytes(self) -> int:
@@ -87,6 +89,8 @@ def write_merge(
         write_folder(folder, put_together(merge.spec, _tensors(merge)), shard_bytes, advance)
         copy_companions(merge.base, folder)
         _verify(folder, merge.spec, merge.changed, out)
+        changed = set(merge.changed)
+        merge.spoilt += [n for n, array in merge.source.items() if n not in changed and non_finite(array)]
 
 
 def place_full(base: Path, full: Path, out: Path) -> bool:

@@ -66,6 +66,8 @@ def canonical_tensors(
     for name in stored:
         if name not in wanted and not names.is_derived(name):
             faults.append(language.say("weights.fault_unknown", name=name))
+    if faults == [language.say("weights.fault_missing", name=head)]:
+        raise Problem("weights.no_head", where=where, name=head)
     if faults:
         raise Problem("weights.mismatch", where=where, faults=first_few(faults))
     return take_apart(spec, stored, layout)
