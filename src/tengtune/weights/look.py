@@ -10,11 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from tengtune.hub.record import read_record
+from tengtune.json_file import read_object
 from tengtune.models import layouts, names
 from tengtune.models.spec import ModelSpec, from_folder
 from tengtune.ui import language
 from tengtune.ui.lists import first_few, size
 from tengtune.ui.problems import Problem
+from tengtune.weights.adapter import CONFIG
 from tengtune.weights.ckpt_io import has_crc
 from tengtune.weights.convert import config_folder, source_layout
 from tengtune.weights.found import Found
@@ -37,8 +39,8 @@ class Told:
 def describe(found: Found) -> Told:
     """What a folder or file holds, as far as it tells without a config; config.json is only read for its
     tie_word_embeddings."""
-    model, tied = found.without_lora(), _tied(found)
-    parameters = sum(rows.size for rows in model.tensors.values())
+    held, tied = found.without_lora().tensors or found.tensors, _tied(found)  # an adapter alone counts itself
+    parameters = sum(rows.size for rows in held.values())
     if tied == "copy":
         parameters -= _top(found, _HEAD, found.tensors).size
     dtypes = Counter[str]()
@@ -60,6 +62,8 @@ def describe(found: Found) -> Told:
         "left_out": len(found.left_out),
         "checksums": _checksums(found),
     }
+    adapter = _adapter(found) if found.lora else {}
+    data |= adapter
     embedding = _top(found, _EMBEDDING, found.tensors)
     if embedding is not None:
         data |= {"vocab": embedding.shape[0], "hidden": embedding.shape[-1]}
@@ -74,10 +78,37 @@ def describe(found: Found) -> Told:
         ("shape", f"{data['layers']} / {data.get('hidden', '-')} / {data.get('vocab', '-')}"),
         ("head", language.say(f"look.head_{tied}")),
         ("lora", str(data["lora"])),
+        *((key, _listed(value)) for key, value in adapter.items()),
         ("left_out", f"{len(found.left_out)}: {first_few(found.left_out, ', ')}" if found.left_out else "0"),
         ("checksums", language.say(f"look.checks_{data['checksums']}")),
     ]
     return Told(rows_told, data)
+
+
+def _adapter(found: Found) -> dict[str, Any]:
+    """An adapter's figures: ranks from its tensors; alpha and targets from adapter_config.json, or the targets
+    from the names of its tensors where there is none."""
+    ranks: dict[str, int] = {}
+    for name, linear in found.lora.items():
+        ranks[linear] = min(ranks.get(linear, 2**31), *found.tensors[name].shape)
+    folder = found.path if found.path.is_dir() else found.path.parent
+    config = read_object(folder / CONFIG, "adapter.bad_json") if (folder / CONFIG).exists() else {}
+    ends = dict.fromkeys(linear.rpartition(".")[2] for linear in ranks)
+    return {
+        "lora_parameters": sum(found.tensors[name].size for name in found.lora),
+        "lora_rank": sorted(set(ranks.values())),
+        "lora_alpha": config.get("lora_alpha"),
+        "lora_targets": config.get("target_modules") or list(ends),
+    }
+
+
+def _listed(value: object) -> str:
+    """A figure of an adapter for a person."""
+    if value is None:
+        return language.say("look.unknown")
+    if isinstance(value, list):
+        return first_few([str(each) for each in value], ", ")
+    return f"{value:,}" if isinstance(value, int) else str(value)
 
 
 def _layout(found: Found) -> str | None:

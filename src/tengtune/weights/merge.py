@@ -35,8 +35,8 @@ from tengtune.weights.stream import Array, TensorStream, blocks, non_finite, str
 class Merge:
     """A merge that was checked and is not yet written.
 
-    base, folder: where model and adapter lie. Once written: saturated, tensors for which float16 was too small;
-    spoilt, those that came with NaN or infinite values from the base, unchanged.
+    base, folder: where model and adapter lie. Once written: saturated, tensors that float16 was too small
+    for; spoilt, those that came with NaN or infinite values from the base, unchanged.
     """
 
     base: Path

@@ -1,0 +1,71 @@
+"""`tengtune weights show` of adapters; of whole models it runs in the guide's commands."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.tiny import tiny_model
+
+from tengtune.weights.adapter import write_adapter
+
+UP, DOWN = "model.layers.1.mlp.up_proj", "model.layers.1.mlp.down_proj"
+
+
+def show(path: Path, *options: str, lang: str = "en") -> str:
+    done = subprocess.run(
+        [sys.executable, "-m", "tengtune", "--lang", lang, "weights", "show", str(path), *options],
+        capture_output=True,
+        encoding="utf-8",
+        env={**os.environ, "PYTHONIOENCODING": "utf-8"},
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.fixture
+def adapter(tmp_path: Path) -> Path:
+    """Rank 8 for a linear of 64 -> 96, rank 4 for one of 96 -> 64: 8 x 160 + 4 x 160 parameters."""
+    shapes = {UP: (8, 64, 96), DOWN: (4, 96, 64)}
+    tensors = {}
+    for linear, (rank, inner, out) in shapes.items():
+        tensors[f"{linear}.lora_A.weight"] = np.ones((rank, inner), "f4")
+        tensors[f"{linear}.lora_B.weight"] = np.ones((out, rank), "f4")
+    write_adapter(tmp_path / "a", tensors, rank=8, alpha=16, targets=["up_proj", "down_proj"], base="x")
+    return tmp_path / "a"
+
+
+def test_an_adapter_tells_its_parameters_rank_alpha_and_targets(adapter: Path) -> None:
+    told = json.loads(show(adapter, "--json").splitlines()[-1])
+    assert told["parameters"] == told["lora_parameters"] == 1920
+    assert (told["lora"], told["lora_rank"], told["lora_alpha"]) == (2, [4, 8], 16)
+    assert told["lora_targets"] == ["up_proj", "down_proj"]
+    rows = [[cell.strip() for cell in line.split("│")[1:3]] for line in show(adapter).splitlines()]
+    for row in (
+        ["parameters", "1,920"],
+        ["adapter parameters", "1,920"],
+        ["rank", "4, 8"],
+        ["alpha", "16"],
+        ["target modules", "up_proj, down_proj"],
+    ):
+        assert row in rows
+    assert "目标模块" in show(adapter, lang="zh")
+
+
+def test_an_adapter_without_its_config_is_told_by_its_tensors(adapter: Path) -> None:
+    (adapter / "adapter_config.json").unlink()
+    told = json.loads(show(adapter / "adapter_model.safetensors", "--json").splitlines()[-1])
+    assert (told["lora_parameters"], told["lora_rank"], told["lora_alpha"]) == (1920, [4, 8], None)
+    assert sorted(told["lora_targets"]) == ["down_proj", "up_proj"]
+
+
+def test_a_model_has_no_rows_of_an_adapter(tmp_path: Path) -> None:
+    text = show(tiny_model(tmp_path / "m"))
+    assert "LoRA linears" in text
+    assert "adapter parameters" not in text
