@@ -248,7 +248,7 @@ class Recipe(Group):
         return Path(os.path.realpath(self.file.parent / os.path.expanduser(path)))
 
     def called(self, file: Path | None = None) -> str:
-        """What names this run on a command line, quoted for a shell: the run file (or `file`), and this call's
+        """What names this run on a command line, quoted for a shell: the run file (or `file`) and this call's
         settings, without which the same file may mean another run folder."""
         here = Path.cwd()
         below = self.file.is_relative_to(here)

@@ -2,68 +2,140 @@
 
 from __future__ import annotations
 
+import difflib
+import errno
 import json
+import os
+import shlex
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from tengtune import files
 from tengtune.cli.command import Command
+from tengtune.cli.options import FOLDER
 from tengtune.ui import language
 from tengtune.ui.console import Console
-from tengtune.ui.problems import Problem
+from tengtune.ui.problems import Problem, os_errors
+
+if TYPE_CHECKING:
+    from tengtune.data.proportions import Proportions
 
 TEMPLATE = """# tengtune run {run}
 model: {model}
 data:
   files: {data}
-  seq_len: 1024          # {seq_len}
+  seq_len: {seq_len:<13} # {about_seq_len}
 train:
   method: lora           # lora | full
-  epochs: 3
-  global_batch: 8        # {global_batch}
+  epochs: {epochs:<14} # {about_epochs}
+  global_batch: {global_batch:<8} # {about_batch}
 output:
-  prompts: []            # {prompts}
+  prompts: []            # {about_prompts}
+# {rule}
 """
-
-COMMENTS = {
-    "en": {
-        "seq_len": "tokens in a row; shorter records share a row",
-        "global_batch": "rows per optimizer step, over all cards",
-        "prompts": "questions to compare before and after; empty: held-out ones",
-    },
-    "zh": {
-        "seq_len": "每行的 token 数，较短的记录会拼在同一行",
-        "global_batch": "每个优化步的行数（所有卡合计）",
-        "prompts": "训练前后对比用的问题；留空则取留出数据",
-    },
-}
 
 
 @click.command("init", cls=Command, help="cli.init")
-@click.argument("model", type=click.Path(path_type=Path))
-@click.argument("data", type=click.Path(path_type=Path), nargs=-1, required=True)
-@click.option("-o", "--out", default="run.yaml", type=click.Path(path_type=Path), show_default=True)
+@click.argument("model", type=FOLDER)
+@click.argument("data", type=FOLDER, nargs=-1, required=True)
+@click.option("-o", "--out", default="run.yaml", type=FOLDER, help="cli.opt_out_file")
 def command(model: Path, data: tuple[Path, ...], out: Path) -> None:
-    """Write a run file for a model folder MODEL and data files DATA."""
-    from tengtune.models import spec
+    """Write a run file for a model folder and data files."""
+    from tengtune.models import spec as specs
 
-    spec.from_folder(model)
+    _check_names(model, *data, out)
+    spec = specs.from_folder(model)
     for path in data:
-        if not path.is_file():
-            raise Problem("io.not_found", where=path, reason="-")
-    if out.exists():
-        raise Problem("run.exists", where=out)
+        _check_data(path)
+    _check_out(out)
+    from tengtune.data.proportions import look, suit
+    from tengtune.data.render import style_of
 
-    def quoted(path: Path) -> str:
-        return json.dumps(str(path.absolute()), ensure_ascii=False)
+    sample = look({str(path): path for path in data}, style_of(model, spec, "assistant", None))
+    chosen = suit(sample, spec.max_positions)
+    _write(out, _text(model, data, out, chosen))
+    console = Console()
+    if chosen.records:
+        console.say("run.sized", **_figures(chosen))
+    else:
+        console.warn("run.no_records", files=shlex.join(map(str, data)))
+    name = shlex.quote(str(out))
+    console.result(f"{out}\ntengtune run {name}")
 
-    names = [quoted(path) for path in data]
-    text = TEMPLATE.format(
-        run=out,
-        model=quoted(model),
+
+def _write(out: Path, text: str) -> None:
+    try:
+        files.write_text(out, text)
+    except Problem as problem:
+        if problem.code != "io.not_found":
+            raise
+        raise Problem("run.out_unfit", where=out, reason=problem.values["reason"]) from problem
+
+
+def _text(model: Path, data: tuple[Path, ...], out: Path, chosen: Proportions) -> str:
+    """The run file."""
+    names = [_written(path, out.parent) for path in data]
+    rule = [language.say("run.sized", **_figures(chosen))] if chosen.records else []
+    rule += language.say("run.rule").splitlines()
+    return TEMPLATE.format(
+        run=out.name,
+        model=_written(model, out.parent),
         data=names[0] if len(names) == 1 else f"[{', '.join(names)}]",
-        **COMMENTS[language.current()],
+        seq_len=chosen.seq_len,
+        epochs=chosen.epochs,
+        global_batch=chosen.global_batch,
+        rule="\n# ".join(rule),
+        **{f"about_{key}": language.say(f"run.{key}") for key in ("seq_len", "epochs", "batch", "prompts")},
     )
-    files.write_text(out, text)
-    Console().result(f"{out}\ntengtune run {out}")
+
+
+def _figures(chosen: Proportions) -> dict[str, int]:
+    """What is told of the proportions."""
+    names = ("records", "rows", "seq_len", "global_batch", "epochs", "steps")
+    return {name: getattr(chosen, name) for name in names}
+
+
+def _written(path: Path, folder: Path) -> str:
+    """A path as the run file in `folder` has it: absolute as it is, relative from there on."""
+    text = str(path)
+    if not path.is_absolute():
+        text = os.path.relpath(path, folder)
+        # `~` at the beginning and `..` behind a link mean something else there.
+        if (folder / Path(text).expanduser()).resolve() != path.resolve():
+            text = str(path.absolute())
+    return json.dumps(text, ensure_ascii=False)
+
+
+def _check_names(*paths: Path) -> None:
+    """A run file is UTF-8; a name that is not cannot be in it."""
+    for path in paths:
+        try:
+            str(path).encode("utf-8")
+        except UnicodeEncodeError as error:
+            raise Problem("run.name_not_utf8", where=str(path).encode("utf-8", "replace").decode()) from error
+
+
+def _check_data(path: Path) -> None:
+    """Problem unless `path` is a file."""
+    with os_errors(path):
+        if path.is_file():
+            return
+        if path.is_dir():
+            raise Problem("run.data_is_folder", where=path)
+        if path.exists():
+            raise Problem("io.not_plain", where=path)
+        beside = [each.name for each in path.parent.iterdir()] if path.parent.is_dir() else []
+    near = [str(path.parent / name) for name in difflib.get_close_matches(path.name, beside, n=3)]
+    suggestion = language.say("ui.did_you_mean", near=" / ".join(near)) if near else ""
+    raise Problem("run.no_data", where=path, suggestion=suggestion, here=Path.cwd())
+
+
+def _check_out(out: Path) -> None:
+    """Problem if something is there already."""
+    with os_errors(out):
+        if out.is_dir():
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        if os.path.lexists(out):
+            raise Problem("run.exists", where=out)

@@ -1,0 +1,142 @@
+"""Row length, batch and epochs that suit the data: what a new run file begins with."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from tengtune.data.documents import Int64
+from tengtune.data.fault import Fault
+from tengtune.data.judge import Judge
+from tengtune.data.pack import pack
+from tengtune.data.read import Outcome, Reader
+from tengtune.data.render import Renderer, Style, batches
+from tengtune.data.split import groups_of, heldout_split
+from tengtune.recipe import Data, Recipe, Train
+
+LOOK_BYTES = 1_000_000
+LOOK_RECORDS = 20_000
+"""How much of the data is looked at, of all files together. More than that is no small file."""
+GOAL = 60
+"""Optimizer steps below which the warm-up and the falling learning rate leave hardly anything learned."""
+SHORTEST, LONGEST = 128, 4096
+"""Rows: a shorter one saves nothing, a longer one may not fit into a card's memory."""
+SMALLEST_BATCH = 2
+MOST_EPOCHS = 20
+FIT = 0.99
+"""Share of the records that are to fit into a row whole."""
+
+
+@dataclass(frozen=True)
+class Sample:
+    """The beginning of the data. lengths: tokens of each document, int64 [n]; groups: equal for equal ones;
+    share: how much of the data that is."""
+
+    lengths: Int64
+    groups: Int64
+    share: float
+
+
+@dataclass(frozen=True)
+class Proportions:
+    """What the run file says, and what it leads to (estimated where not all of the data was looked at)."""
+
+    seq_len: int
+    global_batch: int
+    epochs: int
+    records: int
+    rows: int
+
+    @property
+    def steps(self) -> int:
+        """Optimizer steps of the whole run."""
+        return self.epochs * -(-self.rows // self.global_batch)
+
+
+def defaults() -> Proportions:
+    """What the run file's keys are when they are left out, with nothing known of the data."""
+    train = Train()
+    return Proportions(Data(files=["-"]).seq_len, train.global_batch, int(train.epochs), 0, 0)
+
+
+def look(files: Mapping[str, Path], style: Style) -> Sample:
+    """The first records of each file as the data step will have them; Problem where a file cannot be read."""
+    renderer = Renderer(
+        style, Judge(style.policy, style.tokenizer.control, style.template.tools), 1 << 30, "cut"
+    )
+    total = max(sum(path.stat().st_size for path in files.values()), 1)
+    seen = 0
+    lengths, hashes = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+    for name, path in files.items():
+        beginning = _Beginning(Reader({name: path}), len(files))
+        for batch in batches(beginning.items(), lambda fault: None):
+            made = renderer(batch)
+            lengths.append(made.lengths)
+            hashes.append(made.hashes)
+        seen += path.stat().st_size if beginning.whole else beginning.bytes
+    groups = groups_of(np.concatenate(hashes))
+    return Sample(np.concatenate(lengths), groups, min(seen / total, 1.0))
+
+
+class _Beginning:
+    """The first records of a file, of `among` files; `bytes`: how much of it they are."""
+
+    def __init__(self, reader: Reader, among: int) -> None:
+        self.reader, self.among = reader, among
+        self.bytes, self.whole = 0, False
+        self._read = 0
+
+    def items(self) -> Iterator[Outcome | Fault]:
+        """Outcomes until there are enough."""
+        for item in self.reader.read(self._advance):
+            if self.bytes * self.among >= LOOK_BYTES:
+                return
+            yield item
+            if self.reader.records * self.among >= LOOK_RECORDS:
+                self.bytes = self._read
+                return
+        self.whole = True
+
+    def _advance(self, count: int) -> None:
+        self.bytes = self._read  # what was read before has been gone through when more is read
+        self._read += count
+
+
+def suit(sample: Sample, positions: int) -> Proportions:
+    """The defaults, with longer rows where records need them; where that gives fewer than GOAL steps, in this
+    order: shorter rows, as long as the records fit; a smaller batch; more epochs.
+
+    positions: the longest row the model knows.
+    """
+    usual = defaults()
+    if not len(sample.lengths):
+        return usual
+    seq_len = min(usual.seq_len, 1 << int(math.log2(positions)))
+    while not _fits(sample, seq_len) and 2 * seq_len <= min(LONGEST, positions):
+        seq_len *= 2
+    records = round(len(sample.lengths) / sample.share)
+    chosen = replace(usual, seq_len=seq_len, records=records, rows=_rows(sample, seq_len))
+    while chosen.steps < GOAL and chosen.seq_len > SHORTEST and _fits(sample, chosen.seq_len // 2):
+        shorter = chosen.seq_len // 2
+        chosen = replace(chosen, seq_len=shorter, rows=_rows(sample, shorter))
+    while chosen.steps < GOAL and chosen.global_batch > SMALLEST_BATCH:
+        chosen = replace(chosen, global_batch=chosen.global_batch // 2)
+    while chosen.steps < GOAL and chosen.epochs < MOST_EPOCHS:
+        chosen = replace(chosen, epochs=chosen.epochs + 1)
+    return chosen
+
+
+def _fits(sample: Sample, seq_len: int) -> bool:
+    return float(np.mean(sample.lengths <= seq_len)) >= FIT
+
+
+def _rows(sample: Sample, seq_len: int) -> int:
+    """Rows of the training part."""
+    seed: int = Recipe.model_fields["seed"].default
+    train, _ = heldout_split(sample.groups, Data(files=["-"]).heldout, seed)
+    rows = len(pack(np.minimum(sample.lengths[train], seq_len), seq_len, seed).starts) - 1
+    return math.ceil(rows / sample.share)
