@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
-from tengtune.ui.problems import os_errors
+from tengtune.ui.problems import Problem, os_errors
 
 PARTIAL = ".partial"
 """Suffix of what is being written; a rerun removes what a killed one left."""
@@ -72,6 +74,18 @@ def atomic_folder(path: Path) -> Iterator[Path]:
             raise
         remove(old)
         sync_folder(path.parent)
+
+
+def require_file(path: Path) -> None:
+    """Problem unless `path` is a plain file that may be read."""
+    with os_errors(path):
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # a pipe would wait for its writer
+        mode = os.fstat(descriptor).st_mode
+        os.close(descriptor)
+        if stat.S_ISDIR(mode):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+    if not stat.S_ISREG(mode):
+        raise Problem("io.not_plain", where=path)
 
 
 def remove(path: Path) -> None:

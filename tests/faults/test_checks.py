@@ -59,6 +59,73 @@ def test_an_unknown_architecture(place: Path) -> None:
     assert "LlamaForCausalLM" in refused(place, "model.unknown_architecture").stderr
 
 
+@pytest.mark.parametrize(
+    ("setting", "code", "told"),
+    [
+        ("output.evaluate=exam.jsn", "io.not_found", 'Did you mean "{place}/exam.json"'),
+        ("output.evaluate=model", "io.is_folder", "{place}/model"),
+        ("output.evaluate=pipe", "io.not_plain", "{place}/pipe"),
+        ("output.evaluate=empty.json", "evaluate.no_questions", "empty.json"),
+        ("data.files=b.json", "io.not_found", 'Did you mean "{place}/a.json"'),
+        ("lora.targets=x_proj", "lora.", "x_proj"),
+        ("model.path=modle", "folder.missing", 'Did you mean "{place}/model"?'),
+        ("model.path=a.json", "folder.is_file", "{place}/a.json"),
+    ],
+)
+def test_what_a_later_step_needs(place: Path, setting: str, code: str, told: str) -> None:
+    (place / "exam.json").write_text('[{"question": "1 + 1?", "answer": "2"}]')
+    (place / "empty.json").write_text('[{"a": 1}]')
+    os.mkfifo(place / "pipe")
+    done = tengtune("run", "-s", setting, cwd=place)
+    assert f"code {code}" in done.stderr, done.stderr
+    assert (done.returncode, told.format(place=place) in done.stderr) == (2, True), done.stderr
+    assert not (place / "runs" / "run" / "data").exists()
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["evaluate", "run.yaml", "--file", "none.json"],
+        ["predict", "run.yaml", "--file", "none.json", "--out", "out.jsonl"],
+    ],
+)
+def test_a_file_named_on_the_command_line_is_looked_for_before_training(
+    place: Path, arguments: list[str]
+) -> None:
+    done = tengtune(*arguments, cwd=place)
+    assert (done.returncode, "none.json" in done.stderr) == (2, True), done.stderr
+    assert not (place / "runs" / "run" / "data").exists()
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["predict", "--model", "modle", "--prompt", "Hi"],
+        ["chat", "--model", "modle"],
+        ["init", "modle", "a.json", "-o", "new.yaml"],
+        ["merge", "--base", "modle", "--adapter", "model", "--out", "out"],
+        ["data", "-s", "model.path=modle"],
+        ["train", "-s", "model.path=modle"],
+    ],
+)
+def test_a_mistyped_model_folder_is_told_alike_by_every_command(place: Path, arguments: list[str]) -> None:
+    done = tengtune(*arguments, cwd=place)
+    assert "code folder.missing, exit 2" in done.stderr, done.stderr
+    assert done.returncode == 2
+    assert f'Did you mean "{place}/model"?' in done.stderr or 'Did you mean "model"?' in done.stderr
+    assert "tengtune download Qwen/" in done.stderr
+
+
+def test_the_hub_id_that_a_folder_may_stand_for(place: Path) -> None:
+    for typed, model in (
+        ("Qwen/Qwen2.5-7B-Instruct", "Qwen/Qwen2.5-7B-Instruct"),
+        ("qwen2.5-7b-instrct", "Qwen/Qwen2.5-7B-Instruct"),
+        ("somebody/model-7b", "somebody/model-7b"),
+    ):
+        done = tengtune("predict", "--model", typed, "--prompt", "Hi", cwd=place)
+        assert f"`tengtune download {model}`" in done.stderr, done.stderr
+
+
 def test_several_ranks_are_not_ignored(place: Path) -> None:
     assert "parallel.ranks: 2" in refused(place, "backend.one_rank", "-s", "parallel.ranks=2").stderr
 

@@ -55,12 +55,17 @@ class Tally:
     reason: str = ""
 
 
-def digest(path: Path) -> tuple[str, int]:
-    """sha256 of the file and the number of its records (lines that are not blank). Problem for a pipe: the
-    questions are read twice, and once more when a run goes on."""
-    whole, count = hashlib.sha256(), 0
+def require(path: Path) -> None:
+    """Problem unless the questions can be read: twice, or more when a run goes on, so not from a pipe."""
     if path.is_fifo():
         raise Problem("predict.pipe", where=path)
+    files.require_file(path)
+
+
+def digest(path: Path) -> tuple[str, int]:
+    """sha256 of the file and the number of its records (lines that are not blank); Problem as `require`."""
+    whole, count = hashlib.sha256(), 0
+    require(path)
     with os_errors(path), open(path, "rb") as stream:
         for line in stream:
             whole.update(line)

@@ -49,6 +49,7 @@ def command(
     named = {name: Path(name) for name in names} or evaluate.named(recipe)
     if not named:
         raise misused("cli.which_question_file")
+    evaluate.check_files(named)
     engine.run_needed("merge", recipe, console)
     compared = evaluate.compare(recipe, named, Settings(limit, shots or 0, by or "letter"), console)
     for each in compared:

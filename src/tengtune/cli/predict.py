@@ -44,8 +44,11 @@ def command(
         engine.run_needed("predict", recipe, console, force)
         show_samples(recipe, console)
         return
+    from tengtune.answer import batch
     from tengtune.steps import predict
 
+    if questions is not None:
+        batch.require(questions)
     if folder is None:
         engine.run_needed("merge", recipe, console)
         folder = recipe.folder / "merged"

@@ -23,6 +23,7 @@ from tengtune.data.split import groups_of, heldout_split, repeated
 from tengtune.data.store import About, Store, open_store, write_store
 from tengtune.engine import Result
 from tengtune.models import spec as specs
+from tengtune.models.folder import require
 from tengtune.recipe import Recipe
 from tengtune.text.tokenizer import text_files
 from tengtune.ui.console import Console
@@ -38,6 +39,14 @@ def inputs(recipe: Recipe) -> list[Path]:
 def settings(recipe: Recipe) -> dict[str, Any]:
     """The whole data group and the seed."""
     return {"seed": recipe.seed, **recipe.data.model_dump(mode="json")}
+
+
+def check(recipe: Recipe) -> None:
+    """Problem for a model folder or a data file that is not there."""
+    if recipe.hub_model is None:  # else the download step brings it
+        require(recipe.model_folder)
+    for path in _named_files(recipe).values():
+        files.require_file(path)
 
 
 def run(recipe: Recipe, console: Console) -> Result:

@@ -57,6 +57,18 @@ def settings(recipe: Recipe) -> dict[str, Any]:
     }
 
 
+def check(recipe: Recipe) -> None:
+    """Problem for a file of output.evaluate that is not there or holds no question."""
+    check_files(named(recipe))
+
+
+def check_files(named: Mapping[str, Path]) -> None:
+    """Problem for a file that is not there or whose first records hold no question; the rest is not read."""
+    for name, path in named.items():
+        files.require_file(path)
+        read_set(path, name, Settings(limit=1))
+
+
 def run(recipe: Recipe, console: Console) -> Result:
     """Score both models on `data/heldout` (losses None when nothing was held out), the general questions
     and the files of output.evaluate."""

@@ -15,6 +15,7 @@ from tengtune.backends.base import Backend
 from tengtune.data.store import Store, open_store
 from tengtune.engine import Result
 from tengtune.models import spec as specs
+from tengtune.models.targets import find_targets
 from tengtune.recipe import CHANGEABLE, Recipe
 from tengtune.train import checkpoints, resume, schedule
 from tengtune.train.adaptation import settle
@@ -46,10 +47,13 @@ def settings(recipe: Recipe) -> dict[str, Any]:
 
 
 def check(recipe: Recipe) -> None:
-    """Problem for what the back end lacks, and for a model folder that is not whole."""
+    """Problem for what the back end lacks, for a model folder that is not whole, for targets it has not."""
     base.refuse(recipe)
     if recipe.model_folder.exists():  # else the download step brings it
-        open_source(recipe.model_folder, specs.from_folder(recipe.model_folder))
+        spec = specs.from_folder(recipe.model_folder)
+        open_source(recipe.model_folder, spec)
+        if recipe.train.method == "lora":
+            find_targets(spec, recipe.lora.targets, recipe.file)
 
 
 def run(recipe: Recipe, console: Console, anew: bool) -> Result:

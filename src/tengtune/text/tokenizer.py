@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from tengtune.models.folder import require
 from tengtune.models.spec import ModelSpec
 from tengtune.ui.problems import Problem, os_errors
 
@@ -141,7 +142,8 @@ def text_files(folder: Path) -> list[Path]:
 
 
 def tokenizer_file(folder: Path) -> Path:
-    """The file `open_tokenizer` reads; Problem when the folder has none."""
+    """The file `open_tokenizer` reads; Problem when the folder has none, or is not there."""
+    require(folder)
     for name in _OPENERS:
         if (folder / name).is_file():
             return folder / name

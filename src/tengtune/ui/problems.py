@@ -6,8 +6,10 @@ import errno
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from tengtune.ui import language
+from tengtune.ui.near import did_you_mean
 
 WRONG_INPUT = 2
 UNFIT_MACHINE = 3
@@ -100,7 +102,10 @@ def from_os_error(error: OSError, path: object = None) -> Problem | None:
     if code is None:
         return None
     exit_code = WRONG_INPUT if code in _WRONG else UNFIT_MACHINE
-    return Problem(code, where=where, exit_code=exit_code, reason=os.strerror(error.errno or 0))
+    values = {"reason": os.strerror(error.errno or 0)}
+    if code == "io.not_found":
+        values["near"] = did_you_mean(Path(str(where)).absolute())
+    return Problem(code, where=where, exit_code=exit_code, **values)
 
 
 @contextmanager

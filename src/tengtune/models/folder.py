@@ -1,0 +1,31 @@
+"""A model's folder is there: asked before anything is read from it, and answered alike by every command."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tengtune.models.hub_id import is_hub_id, nearest
+from tengtune.ui.near import did_you_mean
+from tengtune.ui.problems import Problem, os_errors
+
+EXAMPLE = "Qwen/Qwen2.5-7B-Instruct"
+
+
+def require(folder: Path) -> None:
+    """Problem where no folder is: with those that are called alike, and the hub's model that may be meant."""
+    with os_errors(folder):
+        if folder.is_dir():
+            return
+        if folder.exists():
+            raise Problem("folder.is_file", where=folder)
+        raise Problem(
+            "folder.missing", where=folder, near=did_you_mean(folder, folders=True), id=_hub_id(folder)
+        )
+
+
+def _hub_id(folder: Path) -> str:
+    """The id on a hub that the path may stand for."""
+    typed = "/".join(folder.parts[-2:])
+    if is_hub_id(typed) and not folder.parent.exists():
+        return typed
+    return next(iter(nearest(folder.name)), EXAMPLE)
