@@ -86,8 +86,8 @@ def describe(found: Found) -> Told:
 
 
 def _adapter(found: Found) -> dict[str, Any]:
-    """An adapter's figures: ranks from its tensors; alpha and targets from adapter_config.json, or the targets
-    from the names of its tensors where there is none."""
+    """An adapter's figures: ranks from its tensors; alpha and targets from adapter_config.json, without which
+    the targets are read from the tensors' names."""
     ranks: dict[str, int] = {}
     for name, linear in found.lora.items():
         ranks[linear] = min(ranks.get(linear, 2**31), *found.tensors[name].shape)
