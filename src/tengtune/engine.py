@@ -147,6 +147,7 @@ def run_needed(
     *before, target = _chain(name)
     _check([*before, target], recipe)
     with held(lock_file(recipe, target), console):
+        _announce(before, target, recipe, console)
         for each in before:
             execute(each, recipe, console)
         return execute(target, recipe, console, force, anew)
@@ -158,6 +159,35 @@ def _chain(name: str) -> list[Step]:
     for need in step(name).needs:
         chain += [each for each in _chain(need) if each not in chain]
     return [*chain, step(name)]
+
+
+def _announce(before: list[Step], target: Step, recipe: Recipe, console: Console) -> None:
+    """Say what has to be done before `target`: who asked for an answer may not expect a training."""
+    wanted = [each for each in before if _wanted(each, recipe)]
+    undone = next((i for i, each in enumerate(wanted) if not _is_current(each, recipe)), len(wanted))
+    if wanted[undone:]:
+        steps = " → ".join(each.name for each in [*wanted[undone:], target])
+        console.say("engine.first", step=target.name, steps=steps)
+
+
+def _wanted(each: Step, recipe: Recipe) -> bool:
+    """False for a step that is done if needed, and is not."""
+    return each.kind != "if needed" or bool(importlib.import_module(each.module).needed(recipe))
+
+
+def _is_current(each: Step, recipe: Recipe) -> bool:
+    """Whether there is nothing to do for a step."""
+    old = read_record(recipe.folder / f"{each.name}.json")
+    return old is not None and _current(old, _state(each, recipe), recipe.folder)
+
+
+def _state(each: Step, recipe: Recipe) -> dict[str, Any]:
+    """What decides a step's products."""
+    module = importlib.import_module(each.module)
+    return {
+        "inputs": [fingerprint(path) for path in module.inputs(recipe)],
+        "settings": module.settings(recipe),
+    }
 
 
 def _check(steps: list[Step], recipe: Recipe) -> None:
@@ -181,13 +211,9 @@ def execute(
 
 
 def _execute(each: Step, recipe: Recipe, console: Console, force: bool, anew: bool) -> dict[str, Any]:
-    module = importlib.import_module(each.module)
-    if each.kind == "if needed" and not module.needed(recipe):
+    if not _wanted(each, recipe):
         return {}
-    state = {
-        "inputs": [fingerprint(path) for path in module.inputs(recipe)],
-        "settings": module.settings(recipe),
-    }
+    module, state = importlib.import_module(each.module), _state(each, recipe)
     record = recipe.folder / f"{each.name}.json"
     old = read_record(record)
     title = each.zh if current() == "zh" else each.en

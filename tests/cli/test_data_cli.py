@@ -97,9 +97,9 @@ def test_show_marks_what_is_trained(folder: Path, capsys: pytest.CaptureFixture[
     [
         (("show", "2"), "view.no_document", "from 0 to 1"),
         (("show", "0", "--heldout"), "view.no_store", "heldout"),
-        (("show", "run.yaml", "one"), "ui.wrong_option", "[RUN] N"),
-        (("show", "a", "b", "0"), "ui.wrong_option", "[RUN] N"),
-        (("show", "-1"), "ui.wrong_option", "-1"),
+        (("show", "run.yaml", "one"), "view.no_number", "run.yaml one"),
+        (("show", "a", "b", "0"), "view.no_number", "a b 0"),
+        (("show", "-1"), "ui.no_such_option", "-1"),
         (("show", "other.yaml", "0"), "io.not_found", "other.yaml"),
         (("nowhere.yaml",), "io.not_found", "nowhere.yaml"),
     ],

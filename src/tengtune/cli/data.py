@@ -12,7 +12,7 @@ from tengtune import engine
 from tengtune import recipe as recipes
 from tengtune.cli import data_check
 from tengtune.cli.command import Command, Group
-from tengtune.cli.options import make_console, step_options
+from tengtune.cli.options import make_console, settings_option, step_options
 from tengtune.recipe import Recipe
 from tengtune.ui import language
 from tengtune.ui.console import Console
@@ -47,17 +47,21 @@ def make(recipe: Recipe, console: Console, force: bool) -> None:
 
 @command.command("show", cls=Command, help="cli.data_show")
 @click.argument("arguments", nargs=-1, required=True, metavar="[RUN] N")
+@settings_option
 @click.option("--heldout", is_flag=True, help="cli.opt_heldout")
 @click.option("--no-color", is_flag=True, help="cli.opt_no_color")
 @click.option("--json", "as_json", is_flag=True, help="cli.opt_json")
-def show(arguments: tuple[str, ...], heldout: bool, no_color: bool, as_json: bool) -> None:
+def show(
+    arguments: tuple[str, ...], overrides: tuple[str, ...], heldout: bool, no_color: bool, as_json: bool
+) -> None:
     """Show document N and what of it is trained; numbers begin with 0."""
     from tengtune.data.store import open_store
     from tengtune.text.tokenizer import open_tokenizer
     from tengtune.text.view import legend, mask_view
 
-    run, number = _run_and_number(arguments)
-    chosen, part = recipes.load(run), "heldout" if heldout else "train"
+    file, number = _run_and_number(arguments)
+    chosen, part = recipes.load(file, overrides), "heldout" if heldout else "train"
+    run = chosen.called()
     folder = chosen.folder / "data" / part
     if not folder.exists():
         raise Problem("view.no_store", where=folder, part=part, run=run)

@@ -19,6 +19,11 @@ FOLDER = click.Path(path_type=Path)
 UNITS = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9}
 
 
+settings_option = click.option(
+    "-s", "--set", "overrides", multiple=True, metavar="KEY=VALUE", help="cli.opt_set"
+)
+
+
 def run_file(function: Command) -> Command:
     """Give a command the run file (default run.yaml), --set, --quiet and --json.
 
@@ -26,7 +31,7 @@ def run_file(function: Command) -> Command:
     """
 
     @click.argument("run", default="run.yaml", type=click.Path(path_type=Path))
-    @click.option("-s", "--set", "overrides", multiple=True, metavar="KEY=VALUE", help="cli.opt_set")
+    @settings_option
     @click.option("-q", "--quiet", is_flag=True, help="cli.opt_quiet")
     @click.option("--json", "as_json", is_flag=True, help="cli.opt_json")
     @wraps(function)
@@ -74,7 +79,7 @@ def model_options(function: Command) -> Command:
 
     @click.argument("run", required=False, type=FOLDER)
     @click.option("--model", "folder", type=FOLDER, help="cli.opt_model")
-    @click.option("-s", "--set", "overrides", multiple=True, metavar="KEY=VALUE", help="cli.opt_set")
+    @settings_option
     @click.option("--fresh", is_flag=True, help="cli.opt_fresh")
     @click.option("-q", "--quiet", is_flag=True, help="cli.opt_quiet")
     @click.option("--json", "as_json", is_flag=True, help="cli.opt_json")
