@@ -22,6 +22,7 @@ import smollm2
 
 from tengtune import engine
 from tengtune import recipe as recipes
+from tengtune.answer.ending import shown
 from tengtune.models import spec as specs
 from tengtune.pipeline import STEPS
 from tengtune.recipe import Recipe
@@ -164,7 +165,7 @@ def _share(count: int, total: int) -> str:
 def _samples(recipe: Recipe) -> Iterator[Row]:
     """The questions of the run file with the answers `predict` left."""
     for sample in _lines(recipe.folder / "samples.jsonl"):
-        yield [sample["prompt"], sample["before"].strip(), sample["after"].strip()]
+        yield [sample["prompt"], shown(sample["before"]), shown(sample["after"])]
 
 
 def whole_seconds(recipe: Recipe) -> float:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tengtune.answer.choice import choose
-from tengtune.answer.ending import StopText, loop
+from tengtune.answer.ending import StopText, loop, shown
 from tengtune.answer.questions import NoQuestion, conversation, parse
 from tengtune.backends.base import Sampling
 from tengtune.text.conversation import Message
@@ -86,6 +86,34 @@ def test_what_cannot_be_a_stop_comes_at_once() -> None:
 )
 def test_loops(ids: list[int], expected: tuple[int, int] | None) -> None:
     assert loop(ids) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "kept", "times"),
+    [
+        ("Well: " + "the same phrase again, " * 9 + "the same", "Well: the same phrase again,", 9),
+        ("=" * 200, "=", 200),
+        ("红灯亮了。" + "请先检查滤网，再重新启动设备。" * 7, "红灯亮了。请先检查滤网，再重新启动设备。", 7),
+        ("It is red. " + "The lamp is red. " * 30, "It is red. The lamp is red.", 30),
+    ],
+)
+def test_a_loop_is_cut_for_a_table(text: str, kept: str, times: int) -> None:
+    found = shown(text)
+    assert found.partition(" …")[0].strip() == kept
+    assert found.endswith(f" … (loops: this stands there {times} times)")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "The lamp is red.",
+        "ha ha ha ha",  # too short to fill a table
+        "1. a line of text\n2. a line of text\n3. a line of text",  # counted: not the same
+        "",
+    ],
+)
+def test_what_is_no_loop_is_shown_whole(text: str) -> None:
+    assert shown(f"  {text}\n") == text
 
 
 @pytest.mark.parametrize(

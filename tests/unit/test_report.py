@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,8 @@ from hypothesis import strategies as st
 from tests import report_lab
 from tests.report_lab import NASTY, Page, collected, make_recipe, write_lines, write_run
 
-from tengtune import engine
+import tengtune
+from tengtune import engine, pipeline
 from tengtune.report import charts, html
 from tengtune.report.evidence import sources
 from tengtune.report.page import page
@@ -47,7 +49,67 @@ def test_a_run_that_failed_says_why(tmp_path: Path) -> None:
     assert problem.texts()["what"] in found.text
     assert problem.texts()["fix"].replace("`", "") in "".join(found.texts)
     assert NASTY in found.text
-    assert "stopped: not finite" in found.text
+    assert "stopped: NaN or Inf in the gradients" in found.text
+
+
+def test_a_failure_is_told_in_both_languages(tmp_path: Path) -> None:
+    recipe = make_recipe(tmp_path)
+    (recipe.folder / "data").mkdir(parents=True)
+    problem = Problem("train.not_finite", exit_code=4, step=40, count=3)
+    engine._note_failure(recipe.folder / engine.FAILURE, pipeline.step("train"), problem)
+    text = "".join(Page(page(collected(recipe))).texts)
+    for name in ("zh", "en"):
+        for words in problem.texts(name).values():  # type: ignore[arg-type]
+            assert words.replace("`", "") in text
+
+
+@pytest.mark.parametrize(
+    ("line", "zh", "en"),
+    [
+        ({"reason": "signal", "signal": 15}, "按要求停止（信号 15）", "stopped on request, by signal 15"),
+        (
+            {"reason": "stalled", "seconds": 99.5},
+            "停止：99.5 秒内没有一步完成",
+            "no step ended within 99.5 s",
+        ),
+        ({"reason": "not finite"}, "停止：梯度出现 NaN/Inf", "stopped: NaN or Inf in the gradients"),
+        ({"reason": "overflow", "place": "layers.3"}, "停止：layers.3 溢出", "stopped: overflow in layers.3"),
+        ({"reason": "overflow", "place": None}, "停止：反向传播溢出", "overflow in the backward pass"),
+        ({"reason": "of tomorrow"}, "停止：of tomorrow", "stopped: of tomorrow"),
+    ],
+)
+def test_why_it_stopped_is_told_in_both_languages(
+    tmp_path: Path, line: dict[str, Any], zh: str, en: str
+) -> None:
+    recipe = make_recipe(tmp_path)
+    folder = write_run(recipe)
+    event = {"step": 300, "event": "stopped", **line}
+    write_lines(folder / "metrics.jsonl", [*report_lab.metrics(), event])
+    text = Page(page(collected(recipe))).text
+    assert zh in text
+    assert en in text
+
+
+def test_every_reason_to_stop_has_a_text() -> None:
+    source = Path(tengtune.__file__).parent / "train"
+    found = {
+        reason.replace(" ", "_")
+        for path in source.glob("*.py")
+        for reason in re.findall(r'"stopped", reason="([^"]+)"', path.read_text(encoding="utf-8"))
+    }
+    assert len(found) >= 4
+    assert {f"report.event_stopped_{reason}" for reason in found} <= language.area_messages("report").keys()
+
+
+def test_a_loop_is_cut_and_told(tmp_path: Path) -> None:
+    recipe = make_recipe(tmp_path)
+    folder = write_run(recipe)
+    looping = "It is red. " + "The lamp is red because it is red. " * 50
+    write_lines(folder / "samples.jsonl", [{"prompt": "q", "before": looping, "after": "The filter."}])
+    text = "".join(Page(page(collected(recipe))).texts)
+    assert text.count("The lamp is red because it is red.") == 1
+    assert "loops: this stands there 50 times" in text
+    assert "这段内容重复了 50 次" in text
 
 
 @pytest.mark.parametrize(

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
+
+from tengtune.ui import language
 
 LONGEST_PERIOD = 64
 FEWEST_REPEATS = 3
 FEWEST_REPEATED = 12
 """So many tokens at the end must be one repeated passage: "ha ha ha" is no loop yet."""
+LONGEST_PASSAGE = 400
+FEWEST_CHARACTERS = 40
+"""The same for texts: what is shown is cut where a passage of at most so many characters fills the end."""
+_SENTENCE_END = re.compile("[.!?。！？\n]")
 
 
 class StopText:
@@ -44,13 +51,39 @@ def _overlap(text: str, stop: str) -> int:
     return next((size for size in range(longest, 0, -1) if text.endswith(stop[:size])), 0)
 
 
+def without_loop(text: str) -> tuple[str, int]:
+    """The text up to the end of the first passage that is then repeated to the end, and how often it stands
+    there; the text itself and 0 where its end is no loop."""
+    found = _repeated(text, LONGEST_PASSAGE, FEWEST_CHARACTERS)
+    if found is None:
+        return text, 0
+    period, same = found
+    end = len(text) - same
+    # The text before may end as the passage does, which then seems to begin earlier: end with a sentence.
+    sentence = _SENTENCE_END.search(text, end - 1, end - 1 + period)
+    return text[: sentence.end() if sentence else end], same // period + 1
+
+
+def shown(text: str) -> str:
+    """A text for a table: stripped, a loop at its end cut with "…" and the number of times it stood there."""
+    kept, times = without_loop(text.strip())
+    return f"{kept} … ({language.say('predict.loops', times=times)})" if times else kept
+
+
 def loop(ids: Sequence[int]) -> tuple[int, int] | None:
     """(tokens of the passage, how often it stands in a row) where the ids end in a repeated passage."""
-    for period in range(1, min(LONGEST_PERIOD, len(ids) // FEWEST_REPEATS) + 1):
+    found = _repeated(ids, LONGEST_PERIOD, FEWEST_REPEATED)
+    return None if found is None else (found[0], found[1] // found[0] + 1)
+
+
+def _repeated(items: Sequence[object], longest: int, fewest: int) -> tuple[int, int] | None:
+    """(length of the passage, number of items at the end that equal those a passage before), where the items
+    end in a passage of at most `longest` that fills at least `fewest` of them."""
+    for period in range(1, min(longest, len(items) // FEWEST_REPEATS) + 1):
         same = 0
-        while same + period < len(ids) and ids[-1 - same] == ids[-1 - same - period]:
+        while same + period < len(items) and items[-1 - same] == items[-1 - same - period]:
             same += 1
         repeats = same // period + 1
-        if repeats >= FEWEST_REPEATS and repeats * period >= FEWEST_REPEATED:
-            return period, repeats
+        if repeats >= FEWEST_REPEATS and repeats * period >= fewest:
+            return period, same
     return None

@@ -77,5 +77,7 @@ def show_samples(recipe: Recipe, console: Console) -> None:
     rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
     for row in rows:
         console.event("sample", **row)
+    from tengtune.answer.ending import shown
+
     columns = ["prompt", "before", "after"]
-    console.table(columns, [[row[c].strip() for c in columns] for row in rows])
+    console.table(columns, [[shown(row[c]) for c in columns] for row in rows])

@@ -116,7 +116,8 @@ def _failure(path: Path, texts: bool) -> dict[str, Any] | None:
     """What ended a step; where the data did, its reasons quote from the records."""
     failure = _object(path)
     if failure and failure.get("step") == "data" and not texts:
-        failure.pop("why", None)
+        for each in (failure, *failure.get("texts", {}).values()):
+            each.pop("why", None)
     return failure
 
 

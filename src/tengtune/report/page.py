@@ -10,7 +10,7 @@ from typing import Any
 from tengtune import __version__
 from tengtune.report import parts, scores, sections
 from tengtune.report.evidence import Evidence
-from tengtune.report.html import Html, join, say, tag
+from tengtune.report.html import Content, Html, join, say, tag
 from tengtune.report.verdict import Finding, Verdict, judge
 from tengtune.ui import language
 
@@ -121,16 +121,23 @@ def _marked(text: str) -> list[object]:
 
 
 def _failure(evidence: Evidence) -> Html | None:
-    """What stopped the run, as it stood on the screen."""
+    """What stopped the run, as it stood on the screen, in both languages where they were noted."""
     failure = evidence.failure
     if failure is None:
         return None
+
+    def told(key: str) -> Content:
+        texts = failure.get("texts", {}) if key != "where" else {}
+        both = [tag("span", _marked(parts.clipped(texts[n][key])), lang=n) for n in texts if key in texts[n]]
+        return both or _marked(parts.clipped(failure[key]))
+
     rows = [
-        [tag("dt", say(f"report.{label}")), tag("dd", _marked(parts.clipped(failure[key])))]
+        [tag("dt", say(f"report.{label}")), tag("dd", told(key))]
         for key, label in (("where", "at"), ("why", "why"), ("fix", "fix"))
         if failure.get(key)
     ]
-    return tag("section", tag("h2", failure.get("what")), tag("dl", rows), class_="verdict bad")
+    title = told("what") if failure.get("what") else None
+    return tag("section", tag("h2", title), tag("dl", rows), class_="verdict bad")
 
 
 def _tiles(evidence: Evidence) -> Html | None:

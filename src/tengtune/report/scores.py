@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from tengtune.answer.ending import without_loop
 from tengtune.report.evidence import Evidence
 from tengtune.report.html import Content, Html, say, tag
 from tengtune.report.parts import clipped, figure, more, section, table
@@ -128,8 +129,9 @@ def samples(evidence: Evidence) -> Html | None:
 
 
 def _answer(name: str, text: object, notes: Content = None) -> Html:
-    words: Content = (
-        clipped(str(text).strip()) if text is not None and str(text).strip() else say("report.empty")
-    )
+    kept, times = without_loop(str(text or "").strip())
+    words: list[Content] = [clipped(kept) if kept else say("report.empty")]
+    if times:
+        words += [" … (", say("predict.loops", times=times), ")"]
     who = tag("span", say(f"report.{name}"), notes, class_="who")
     return tag("div", who, words if text is not None else "-", class_=f"answer {name}")

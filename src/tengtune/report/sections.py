@@ -68,10 +68,12 @@ def _events(events: Sequence[dict[str, Any]]) -> list[Content]:
 
 
 def _event(line: Mapping[str, Any]) -> Content:
-    code = f"report.event_{line['event']}"
-    known = code in language.area_messages("report")
     values = {key: f"{value:.4g}" if isinstance(value, float) else value for key, value in line.items()}
-    return say(code, **values) if known else line["event"]
+    event = f"report.event_{line['event']}"
+    reason = f"{event}_{str(line.get('reason')).replace(' ', '_')}"
+    codes = [f"{reason}_nowhere", reason, event] if line.get("place", "") is None else [reason, event]
+    known = language.area_messages("report")
+    return next((say(code, **values) for code in codes if code in known), line["event"])
 
 
 def data(evidence: Evidence) -> Html | None:
