@@ -337,8 +337,17 @@ def _override(values: dict[str, Any], text: str, lines: Lines) -> None:
             raise Problem("recipe.unknown_key", where=f"--set {key}", key=key, nearest="")
         target = inner
     many = parts[-1] in ("files", "targets", "prompts", "evaluate")
-    target[parts[-1]] = [parse_scalar(item) for item in raw.split(",")] if many else parse_scalar(raw)
+    target[parts[-1]] = raw.split(",") if many else raw if _is_text(parts) else parse_scalar(raw)
     lines[parts] = 0
+
+
+def _is_text(parts: Sequence[str]) -> bool:
+    """Whether a key's value is a text, whatever it looks like: `-s name=2026`."""
+    kind: Any = Recipe
+    for part in parts:
+        fields = kind.model_fields if isinstance(kind, type) and issubclass(kind, BaseModel) else {}
+        kind = fields[part].annotation if part in fields else None
+    return kind is str or tuple(parts) in (("model",), ("data",))
 
 
 def _check_batch(recipe: Recipe, lines: Lines) -> None:

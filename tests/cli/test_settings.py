@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import html
 import shlex
 from pathlib import Path
 
 import pytest
 from tests.cli.test_start import tengtune
+from tests.report_lab import collected, make_recipe, write_run
 from tests.training_lab import project
+
+from tengtune.report.page import page
 
 RUN = """
 model: model
@@ -37,6 +41,13 @@ def test_the_last_hint_names_the_run_with_its_settings(tmp_path: Path) -> None:
     assert shown.returncode == 0, shown.stderr
     lost = tengtune("data", "show", "-s", "name=e f", "0", cwd=tmp_path)
     assert "tengtune data run.yaml -s 'name=e f'" in lost.stderr
+
+
+def test_the_reports_commands_name_the_run_with_its_settings(tmp_path: Path) -> None:
+    recipe = make_recipe(tmp_path).model_copy(update={"overrides": ("name=a b", "seed=7")})
+    write_run(recipe)
+    text = html.unescape(page(collected(recipe)))
+    assert "tengtune predict run.yaml -s 'name=a b' -s seed=7 --prompt" in text
 
 
 @pytest.mark.slow

@@ -188,6 +188,14 @@ def test_a_data_file_is_no_run_file(tmp_path: Path, name: str, text: str) -> Non
     assert "tengtune init" in str(caught.value)
 
 
+def test_texts_given_with_s_stay_texts(tmp_path: Path) -> None:
+    settings = ["name=2026", "model=1", "output.dir=true", "data.files=1,2", "output.prompts=3"]
+    recipe = recipes.load(write(tmp_path, SMALLEST), settings)
+    assert (recipe.name, recipe.model.path, recipe.output.dir) == ("2026", "1", "true")
+    assert (recipe.data.files, recipe.output.prompts) == (["1", "2"], ["3"])
+    assert recipes.load(write(tmp_path, SMALLEST), ["model.path=7"]).model.path == "7"
+
+
 def test_what_names_a_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     recipe = recipes.load(write(tmp_path, SMALLEST), ["name=x", "output.prompts=a b,it's"])
     settings = """-s name=x -s 'output.prompts=a b,it'"'"'s'"""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import errno
 import json
 import os
@@ -17,6 +16,7 @@ from tengtune.cli.command import Command
 from tengtune.cli.options import FOLDER
 from tengtune.ui import language
 from tengtune.ui.console import Console
+from tengtune.ui.near import did_you_mean
 from tengtune.ui.problems import Problem, os_errors
 
 if TYPE_CHECKING:
@@ -126,10 +126,7 @@ def _check_data(path: Path) -> None:
             raise Problem("run.data_is_folder", where=path)
         if path.exists():
             raise Problem("io.not_plain", where=path)
-        beside = [each.name for each in path.parent.iterdir()] if path.parent.is_dir() else []
-    near = [str(path.parent / name) for name in difflib.get_close_matches(path.name, beside, n=3)]
-    suggestion = language.say("ui.did_you_mean", near=" / ".join(near)) if near else ""
-    raise Problem("run.no_data", where=path, suggestion=suggestion, here=Path.cwd())
+    raise Problem("run.no_data", where=path, suggestion=did_you_mean(path.absolute()), here=Path.cwd())
 
 
 def _check_out(out: Path) -> None:
