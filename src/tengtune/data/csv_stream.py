@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Iterator
-from itertools import islice
 
 from tengtune.data.detect import encoding_guess
 from tengtune.data.fault import Fault
@@ -47,14 +46,14 @@ def read_table(text: Text, delimiter: str) -> Items:
     csv.field_size_limit(LONGEST)
     first_line = text.line_at(text.position)
     lines = (f"{line}\n" for line in text.lines())
+    names = _header(next(lines, ""), delimiter)
     reader = csv.reader(lines, delimiter=delimiter, strict=True)
-    names = [name.strip(BLANK) for row in islice(reader, 1) for name in row]
     twice = [name for name in names if name and names.count(name) > 1]
     if twice:
         raise Problem("data.column_twice", where=f"{text.path}:{first_line}", name=twice[0][:40])
     number = -1
     while True:
-        line = first_line + reader.line_num
+        line = first_line + 1 + reader.line_num
         try:
             row = next(reader, None)
         except csv.Error as error:

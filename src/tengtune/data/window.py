@@ -148,11 +148,11 @@ class Text:
         self.text, self.position = self.text[self.position :], 0
 
     def _size(self, text: str) -> int:
-        """The bytes of a text in the file."""
+        """The bytes of a text in the file; about so many where some of them were replaced."""
         if text.isascii() and self.encoding in ("UTF-8", "GB18030"):
             return len(text)
         codec = {"UTF-16": "utf-16-le", "UTF-32": "utf-32-le"}.get(self.encoding, self.encoding)
-        return len(text.encode(codec, "surrogateescape" if self.damaged else "strict"))
+        return len(text.encode(codec, "surrogateescape" if self.damaged else "replace"))
 
     def _byte_at(self, position: int) -> int:
         """The byte at which a position of the window stands in the file."""
@@ -178,11 +178,11 @@ class Text:
         self._first_damage = (begin + error.start, line, guess)
         if not mixed or self._by_lines is False:
             self._wrong_encoding(*self._first_damage)
-        if not mixed and guess != "?":
+        if not mixed and guess != "?" and not marked_encoding(data[error.start :]):  # a mark is none here
             self.encoding = guess
             self._decoder = codecs.getincrementaldecoder(guess)("replace")
         else:
-            self.damaged = True
+            self.damaged, self.encoding = True, "UTF-8"
             self._decoder = codecs.getincrementaldecoder("utf-8")("surrogateescape")
         text: str = self._decoder.decode(data, self.ended)
         return text
