@@ -94,7 +94,7 @@ def compare(folder: Path, gigabytes: float, repeat: int) -> None:
     for _ in range(repeat):
         for name, (piece, arguments) in contenders.items():
             try:
-                seconds, peak = measure(piece, *arguments)
+                seconds, _, peak = measure(piece, *arguments)
             except RuntimeError as error:  # MindSpore refuses a file larger than the memory that is free
                 print(f"{name}: {error}"[:200], flush=True)
                 continue

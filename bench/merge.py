@@ -67,7 +67,7 @@ def compare(folder: Path, gigabytes: float, kind: str, repeat: int) -> None:
             ("ours", OURS, (ranks, strategy, out)),
             ("peer", PEER, (ranks, strategy, folder / "peer", kind)),
         ):
-            seconds, peak = measure(script, *arguments)
+            seconds, _, peak = measure(script, *arguments)
             times[who].append(seconds)
             peaks[who] = max(peak, peaks.get(who, 0))
             if who == "ours":

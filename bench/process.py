@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from textwrap import indent
+from typing import NamedTuple
 
 SCRIPT = """
 import json, os, sys, time
@@ -14,11 +15,11 @@ from tengtune.memory import PeakMemory, anonymous_bytes
 os.environ["GLOG_v"] = "3"
 {imports}
 
-before, start = anonymous_bytes(), time.perf_counter()
+before, start, cpu = anonymous_bytes(), time.perf_counter(), time.process_time()
 with PeakMemory() as peak:
 {work}
-    seconds = time.perf_counter() - start
-print(json.dumps([seconds, peak.bytes - before]))
+    seconds, cpu = time.perf_counter() - start, time.process_time() - cpu
+print(json.dumps([seconds, cpu, peak.bytes - before]))
 """
 
 COPY = (
@@ -32,15 +33,21 @@ subprocess.run(["sync", *map(str, out.iterdir() if out.is_dir() else [out])], ch
 """A plain copy of argument 1 as argument 2, with fsync: imports and work of `measure`."""
 
 
-def measure(piece: tuple[str, str], *arguments: object) -> tuple[float, int]:
-    """Seconds of the second part of `piece`, after the imports in its first, and by how many bytes anonymous
-    memory rose above what it was then. The arguments are sys.argv[1:]. RuntimeError with its last line where
-    it fails."""
+class Measured(NamedTuple):
+    """Seconds by the wall and of the process; by how many bytes anonymous memory rose."""
+
+    seconds: float
+    cpu_s: float
+    peak_bytes: int
+
+
+def measure(piece: tuple[str, str], *arguments: object) -> Measured:
+    """What the second part of `piece` takes, after the imports in its first. The arguments are sys.argv[1:].
+    RuntimeError with its last line where it fails."""
     imports, work = piece
     script = SCRIPT.format(imports=imports, work=indent(work.strip(), "    "))
     command = [sys.executable, "-c", script, *map(str, arguments)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise RuntimeError(done.stderr.strip().splitlines()[-1])
-    seconds, peak = json.loads(done.stdout.splitlines()[-1])
-    return seconds, peak
+    return Measured(*json.loads(done.stdout.splitlines()[-1]))
