@@ -43,7 +43,7 @@ def test_any_base_and_adapter_merge_without_a_run_file(tmp_path: Path, folders: 
     done = tengtune(*folders, "--shard-size", "200KB")
     assert done.returncode == 0, done.stderr
     assert done.stdout == f"{tmp_path / 'out'}\n"  # results only
-    assert "1 adapted linears (rank 2, scale 0.5)" in done.stderr
+    assert "1 adapted linear (rank 2, scale 0.5)" in done.stderr
     assert sorted(f.name for f in (tmp_path / "out").iterdir()) == [
         "config.json",
         *(f"model-0000{i}-of-00003.safetensors" for i in (1, 2, 3)),

@@ -35,7 +35,7 @@ def test_the_recipe_s_folders_are_joined_without_renaming_anything(tmp_path: Pat
     for words in (
         "qwen_rank_N_10-network.ckpt is used; older ones lie beside it: qwen_rank_N_2-network.ckpt",
         "28 tensors",
-        "2 ranks in 1 pipeline stage(s), device grid [2, 1]",
+        "2 ranks in 1 pipeline stage, device grid [2, 1]",
         "22 by optimizer sharding",
         "ckpt_strategy_rank_0.ckpt",
     ):

@@ -81,7 +81,7 @@ def test_values_that_are_not_finite_are_named(tmp_path: Path, dtype: str, value:
         verify(model)
     assert (caught.value.code, caught.value.exit_code) == ("weights.not_finite", 2)
     faults = set(str(caught.value.values["faults"]).splitlines())
-    assert faults == {"model.layers.1.mlp.up_proj.weight: 1 values", "model.norm.weight: 2 values"}
+    assert faults == {"model.layers.1.mlp.up_proj.weight: 1 value", "model.norm.weight: 2 values"}
 
 
 def test_a_folder_without_a_record_has_its_headers_checked(tmp_path: Path) -> None:

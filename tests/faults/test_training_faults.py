@@ -190,7 +190,7 @@ def test_lasting_nan_stops_with_the_reason_and_can_be_rewound(run: Path) -> None
     nan = NAN_FROM.format(factor="float('nan')", steps="{4, 5, 6}")
     keep_on = ("-s", "train.max_steps=9")
     screen = sound(train(run, *keep_on, disturbance=nan), 4)
-    assert "stopped at step 6: NaN or Inf in the gradients, 3 step(s) in a row" in screen
+    assert "stopped at step 6: NaN or Inf in the gradients, 3 steps in a row" in screen
     assert "train.on_nan: rewind" in screen
     assert not (run.parent / "runs/run/adapter").exists()
     nan = NAN_FROM.format(factor="float('nan')", steps="{2, 3, 4}")  # the process begins at step 3

@@ -164,7 +164,7 @@ def test_dtype_of_a_model(tmp_path: Path, qwen1: Path, capsys: pytest.CaptureFix
     written = json.loads((out / "config.json").read_text())
     assert written == {**config, "torch_dtype": "float16", "fp16": True, "fp32": False}
     warning = capsys.readouterr().err
-    assert "1 tensors: model.layers.1.mlp.up_proj.weight" in warning
+    assert "1 tensor: model.layers.1.mlp.up_proj.weight" in warning
     ms = run(qwen1, tmp_path / "ms", "mindspore", dtype="bfloat16")
     assert {a.dtype for a in read_ckpt(ms / "model.ckpt").values()} == {np.dtype(ml_dtypes.bfloat16)}
     assert "param_init_type: bfloat16" in (ms / "mindformers.yaml").read_text()

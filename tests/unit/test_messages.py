@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import re
 import string
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ import yaml
 
 import tengtune
 from tengtune.ui import language
+from tengtune.ui.console import Console
 from tengtune.ui.problems import Problem, screen
 
 SOURCE = Path(tengtune.__file__).parent
@@ -92,3 +94,56 @@ def test_a_problem_is_told_in_either_language() -> None:
     fault = Problem("recipe.key_twice", where="run.yaml:3", key="model")
     assert fault.texts("en") == fault.texts()
     assert re.search(r"[\u4e00-\u9fff]", fault.texts("zh")["what"])
+
+
+@pytest.mark.parametrize(
+    ("count", "expected"),
+    [
+        (0, "0 rows of 8"),
+        (1, "1 row of 8"),
+        ("1", "1 row of 8"),
+        (2, "2 rows of 8"),
+        ("1,024", "1,024 rows of 8"),
+    ],
+)
+def test_one_of_a_thing_is_no_plural(count: object, expected: str) -> None:
+    assert language.fill("{count:row|rows} of {size:.0f}", {"count": count, "size": 8.2}) == expected
+    assert language.fill("{count} 行", {"count": count}) == f"{count} 行"
+
+
+@pytest.mark.parametrize(("lang", "left"), [("en", "0:00 left"), ("zh", "剩余 0:00")])
+def test_the_progress_line_is_in_the_users_language(
+    monkeypatch: pytest.MonkeyPatch, lang: str, left: str
+) -> None:
+    monkeypatch.setenv("TENGTUNE_LANG", lang)
+    err = io.StringIO()
+    title = language.say("train.progress")
+    with Console(err=err).progress(5, title) as bar:
+        bar.update(5, loss="1.2345")
+    assert err.getvalue() == f"{title} 5/5  loss 1.2345  {left}\n"
+    with Console(err=err).progress(3, title) as bar:
+        bar.update(3)
+    assert err.getvalue().splitlines()[1] == f"{title} 3/3  {left}"
+
+
+def test_titles_of_progress_lines_are_texts() -> None:
+    """A literal title would be English in a Chinese run."""
+    calls = re.compile(r"""\.progress\(\s*[^,()]+(?:\([^()]*\))?[^,()]*,\s*f?["']""")
+    for path in SOURCE.rglob("*.py"):
+        assert not calls.search(path.read_text(encoding="utf-8")), path
+
+
+NUMBERED = re.compile(
+    r"\{\w+\} (?:\w+ )?(?:records|rows|tokens|steps|documents|files|tensors|parameters|questions|bytes)\b"
+)
+
+
+def test_english_texts_know_the_singular() -> None:
+    texts = [(code, text) for code, entry in entries() for text in parts(entry["en"]).values()]
+    bare = {code: found[0] for code, text in texts if (found := NUMBERED.search(text))}
+    assert bare == {}
+
+
+def test_a_problem_with_one_of_a_thing() -> None:
+    fault = Problem("weights.missing_shards", count=1, total=1, missing="x")
+    assert fault.texts("en")["what"].startswith("1 of 1 shard ")

@@ -376,7 +376,7 @@ MISFITS: list[tuple[str, list[dict[str, np.ndarray]], dict[str, Layout], str]] =
         "a part is in no file",
         [{"w": np.ones(2, "<f4")}, {"v": np.ones(2, "<f4")}],
         {"w": Layout((2,), ((0,),))},
-        "w: 1 parts are in no file, the first at (1,)",
+        "w: 1 part is in no file, the first at (1,)",
     ),
     (
         "the strategy of another model",

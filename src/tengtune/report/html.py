@@ -50,4 +50,4 @@ def _markup(content: Content) -> str:
 def say(code: str, **values: object) -> Html:
     """The message in both languages; style.css shows one of them."""
     entry = language.area_messages(code.split(".", 1)[0])[code]
-    return join(tag("span", entry[name].format(**values), lang=name) for name in ("zh", "en"))
+    return join(tag("span", language.fill(entry[name], values), lang=name) for name in ("zh", "en"))

@@ -112,7 +112,7 @@ def _words(finding: Finding) -> Html:
 def _with_code(code: str, values: dict[str, Any]) -> Html:
     """A message in both languages whose `parts` are set as code."""
     entry = language.area_messages("report")[code]
-    return join(tag("span", _marked(entry[name].format(**values)), lang=name) for name in ("zh", "en"))
+    return join(tag("span", _marked(language.fill(entry[name], values)), lang=name) for name in ("zh", "en"))
 
 
 def _marked(text: str) -> list[object]:

@@ -4,7 +4,6 @@ show in them."""
 from __future__ import annotations
 
 import statistics
-import string
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -145,9 +144,7 @@ def _reason(code: str, seq_len: int) -> Content:
     entry = language.area_messages("data").get(f"data.{code}")
     if entry is None:
         return code
-    texts = {
-        name: string.Formatter().vformat(entry[name], (), _Values(seq_len=seq_len)) for name in ("zh", "en")
-    }
+    texts = {name: language.fill(entry[name], _Values(seq_len=seq_len)) for name in ("zh", "en")}
     return [tag("span", text, lang=name) for name, text in texts.items()]
 
 

@@ -22,6 +22,7 @@ from tengtune.data.report import Report, figures_of, show_stores
 from tengtune.data.split import groups_of, heldout_split, repeated
 from tengtune.data.store import About, Store, open_store, write_store
 from tengtune.engine import Result
+from tengtune.hub.meter import meter
 from tengtune.models import spec as specs
 from tengtune.models.folder import require
 from tengtune.recipe import Recipe
@@ -115,14 +116,7 @@ def _style(recipe: Recipe, console: Console) -> Style:
 def _fill(pool: Spool, reader: Reader, report: Report, renderer: Renderer, console: Console) -> None:
     """Render every conversation into the pool, in threads beside reading."""
     total = sum(path.stat().st_size for path in reader.files.values())
-    done = 0
-    with console.progress(total, "data") as bar:
-
-        def advance(count: int) -> None:
-            nonlocal done
-            done += count
-            bar.update(done, records=reader.records)
-
+    with meter(console, total, "data.progress") as advance:
         for made in ordered(renderer, batches(reader.read(advance), report.fault)):
             pool.add(made.file, made.ids, made.train, made.lengths, made.records, made.hashes)
             report.rendered(made)

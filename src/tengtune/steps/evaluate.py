@@ -27,6 +27,7 @@ from tengtune.text import chatml
 from tengtune.text.template import of_folder
 from tengtune.text.tokenizer import open_tokenizer
 from tengtune.train.fit import heldout_loss
+from tengtune.ui import language
 from tengtune.ui.console import Console
 
 
@@ -158,7 +159,7 @@ def _score(
     system = chatml.default_system(recipe.data.system, recipe.data.policy, template)
     examiner = Examiner(backend, tokenizer, system, template)
     total = sum(len(each.questions) for each in sets)
-    with console.progress(total, f"evaluate {folder.name}") as bar:
+    with console.progress(total, language.say("evaluate.progress", model=folder.name)) as bar:
         marks = mark_all(examiner, sets, bar.update)
     return Scores(loss, tokens, marks, examiner.answers)
 

@@ -19,6 +19,7 @@ from tengtune.train.schedule import Schedule
 from tengtune.train.state import Interval, State
 from tengtune.train.stop import StopRequest
 from tengtune.train.watchdog import Watchdog
+from tengtune.ui import language
 from tengtune.ui.console import Console
 from tengtune.ui.problems import FAILED_RUN, Problem, Stopped
 
@@ -58,7 +59,9 @@ class Fit:
         self._guard = Guard(train.on_nan, state.health, self.console, self.metrics)
         with (
             memory.PeakMemory() as self._peak,
-            self.console.progress(self.schedule.steps, "train", state.step) as self._progress,
+            self.console.progress(
+                self.schedule.steps, language.say("train.progress"), state.step
+            ) as self._progress,
             Watchdog(limit_s, stacks, self.console, self.metrics) as self._watchdog,
             StopRequest(self.console) as self._stop,
             self.saver,

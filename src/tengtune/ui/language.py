@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import functools
 import os
+import string
+from collections.abc import Mapping
 from importlib import resources
 from typing import Any, Literal
 
@@ -52,4 +54,20 @@ def lookup(code: str) -> Any:
 
 def say(code: str, **values: object) -> str:
     """The one-line text of `code` with its {placeholders} filled."""
-    return str(lookup(code)).format(**values)
+    return fill(str(lookup(code)), values)
+
+
+def fill(text: str, values: Mapping[str, object]) -> str:
+    """A text with its {placeholders} filled; {count:row|rows} gives "1 row", "2 rows"."""
+    return _PLURALS.vformat(text, (), values) if "|" in text else text.format_map(values)
+
+
+class _Plurals(string.Formatter):
+    def format_field(self, value: Any, format_spec: str) -> str:
+        one, bar, many = format_spec.partition("|")
+        if not bar:
+            return str(super().format_field(value, format_spec))
+        return f"{value} {one if str(value) == '1' else many}"
+
+
+_PLURALS = _Plurals()

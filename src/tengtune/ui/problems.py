@@ -37,7 +37,8 @@ class Problem(Exception):
         """{"what", "why", "fix"} in a language (None: the current one); a part without text is left out."""
         messages = language.area_messages(self.code.split(".", 1)[0])
         entry: dict[str, str] = messages[self.code][name or language.current()]
-        return {part: entry[part].format(**self.values) for part in ("what", "why", "fix") if entry.get(part)}
+        parts = [part for part in ("what", "why", "fix") if entry.get(part)]
+        return {part: language.fill(entry[part], self.values) for part in parts}
 
     def as_json(self) -> dict[str, object]:
         """The same as data, for `--json`."""

@@ -6,12 +6,16 @@ import time
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from tengtune.ui import language
+
 if TYPE_CHECKING:
     from tengtune.ui.console import Console
 
 
 class Progress:
     """`with console.progress(total, title) as bar: bar.update(done, loss=..., ...)`.
+
+    Figures are named as the field names them in every language (loss, lr, GB); the rest is in the user's.
 
     On a terminal one live line; elsewhere (a log file) a plain line at most every ten seconds.
     """
@@ -50,9 +54,12 @@ class Progress:
         if self.console.mode == "normal" and (done >= self.total or now - self._last_line >= 10):
             self._last_line = now
             left = (now - self.start) / max(done - self._before, 1) * (self.total - done)
-            self.console._line(
-                self.console.err, f"{self.title} {done}/{self.total}  {text}  {_clock(left)} left"
+            parts = (
+                f"{self.title} {done}/{self.total}",
+                text,
+                language.say("ui.time_left", time=_clock(left)),
             )
+            self.console._line(self.console.err, "  ".join(part for part in parts if part))
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
