@@ -44,6 +44,11 @@ QWEN2_TEMPLATE = (
     "{{'<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n'}}{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
 )
+SMOLLM2_SYSTEM = "You are a helpful AI assistant named SmolLM, trained by Hugging Face"
+OWN = {
+    "qwen2": QWEN2_TEMPLATE,
+    "smollm2": QWEN2_TEMPLATE.replace("You are a helpful assistant.", SMOLLM2_SYSTEM),
+}
 # Qwen1.5's first one has no full stop, and leaves the last turn open unless an answer is asked for.
 QWEN15_TEMPLATE = (
     "{% for message in messages %}{% if loop.first and messages[0]['role'] != 'system' %}"
@@ -136,13 +141,15 @@ def folder_of(name: str, scratch: Path) -> Path:
     """A model folder with the template `name` and nothing else."""
     if name == "qwen3_first":
         return tokenizer_folder("qwen3_parts")
-    if name != "qwen2":
+    if name not in OWN:
         return tokenizer_folder(name)
-    (scratch / "tokenizer_config.json").write_text(json.dumps({"chat_template": QWEN2_TEMPLATE}), "utf-8")
+    (scratch / "tokenizer_config.json").write_text(json.dumps({"chat_template": OWN[name]}), "utf-8")
     return scratch
 
 
-@pytest.mark.parametrize("name", ["qwen2", "qwen2_5", "qwen3_first", "qwen3", "qwen3_instruct_2507"])
+@pytest.mark.parametrize(
+    "name", ["qwen2", "smollm2", "qwen2_5", "qwen3_first", "qwen3", "qwen3_instruct_2507"]
+)
 def test_rendered_by_transformers(
     name: str, tokenizer: Tokenizer, library: PreTrainedTokenizerFast, tmp_path: Path
 ) -> None:

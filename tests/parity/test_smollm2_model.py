@@ -16,6 +16,7 @@ from tengtune import recipe as recipes
 from tengtune.backends.base import open_backend
 from tengtune.models import spec as specs
 from tengtune.steps import predict
+from tengtune.text.template import Template, of_folder
 from tengtune.text.tokenizer import open_tokenizer
 
 smollm2 = script("smollm2")
@@ -49,6 +50,12 @@ def gguf_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     assert smollm2.sha256(file) == smollm2.GGUF_SHA256
     yield file.parent
     file.unlink()
+
+
+def test_its_chat_template_is_a_known_one(folder: Path) -> None:
+    kind = of_folder(folder, "qwen2", open_tokenizer(folder))
+    system = "You are a helpful AI assistant named SmolLM, trained by Hugging Face"
+    assert kind == Template(system, tools=False, thinking=False, known=True)
 
 
 def test_the_folder_equals_transformers_own_reading_of_the_file(folder: Path, gguf_folder: Path) -> None:

@@ -43,6 +43,8 @@ KNOWN = frozenset(
         "87a2728cb8dc9fe424d624542f6060ec05a1d285ebbec578bb078900e33396b5",
         "a55ee1b1660128b7098723e0abcd92caa0788061051c62d51cbe87d9cf1974d8",
         "64f85b198065d0fba2a81f37e10ed68161ce2c19a754c7100e67e0ca2ee9c326",
+        # SmolLM2-Instruct, the examples' model: Qwen2's with another system text
+        "872be49dbb638044ad01b60388f48d469ff2980e5f0dccdc22ec907db54d0788",
     )
 )
 """sha256 of the templates' text without blanks at its ends."""
