@@ -58,6 +58,10 @@ def test_what_is_done_first_is_said_first(tmp_path: Path) -> None:
     asked = tengtune("predict", cwd=tmp_path)
     assert asked.returncode == 0, asked.stderr
     assert asked.stderr.splitlines()[0] == f"predict {FIRST} train → merge → predict"
+    assert all(word in asked.stdout for word in ("question", "before", "after"))
+    chinese = tengtune("predict", "--lang", "zh", cwd=tmp_path)
+    assert all(word in chinese.stdout for word in ("问题", "训练前", "训练后"))
+    assert FIRST not in chinese.stderr
     again = tengtune("evaluate", cwd=tmp_path)
     assert again.returncode == 0, again.stderr
     assert FIRST not in again.stderr

@@ -12,6 +12,7 @@ from tengtune import engine
 from tengtune.cli.command import Command, misused
 from tengtune.cli.options import FOLDER, model_options
 from tengtune.recipe import Recipe
+from tengtune.ui import language
 from tengtune.ui.console import Console
 
 if TYPE_CHECKING:
@@ -79,5 +80,5 @@ def show_samples(recipe: Recipe, console: Console) -> None:
         console.event("sample", **row)
     from tengtune.answer.ending import shown
 
-    columns = ["prompt", "before", "after"]
-    console.table(columns, [[shown(row[c]) for c in columns] for row in rows])
+    cells = [[shown(row[key]) for key in ("prompt", "before", "after")] for row in rows]
+    console.table(language.say("cli.sample_columns").split("|"), cells)

@@ -33,5 +33,6 @@ def command(recipe: Recipe, console: Console, anew: bool) -> None:
         )
     made = {"merged": recipe.folder / "merged", "report": recipe.folder / "report.html"}
     console.result(
-        language.say("run.done", **made, run=recipe.called()), **{name: str(path) for name, path in made.items()}
+        language.say("run.done", **made, run=recipe.called()),
+        **{name: str(path) for name, path in made.items()},
     )
