@@ -33,6 +33,11 @@ _held: set[Path] = set()
 _told: set[Path] = set()
 
 
+def beside(out: Path) -> Path:
+    """The lock file of an output, a file or a folder."""
+    return Path(f"{out.absolute()}.lock")
+
+
 @contextmanager
 def held(path: Path, console: Console | None = None) -> Iterator[None]:
     """Hold the lock file `path` while the block runs; its folder is made if need be.

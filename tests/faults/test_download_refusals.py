@@ -216,7 +216,7 @@ def test_an_index_that_names_a_shard_nobody_has(hub: Hub, tmp_path: Path, source
 def test_a_file_where_the_folder_should_be(hub: Hub, tmp_path: Path, source: str) -> None:
     (tmp_path / "m").write_text("precious")
     assert problem(tmp_path / "m", source).code == "download.not_a_folder"
-    assert problem(tmp_path / "m" / "n", source).code == "io.not_found"
+    assert problem(tmp_path / "m" / "n", source).code == "io.not_folder"
     assert (tmp_path / "m").read_text() == "precious"
 
 

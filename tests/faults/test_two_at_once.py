@@ -77,6 +77,21 @@ def test_what_only_reads_is_not_refused(place: Path) -> None:
         command.communicate()
 
 
+def test_two_conversions_into_one_folder(place: Path) -> None:
+    waiting = "from tengtune.steps import convert\n" + WAIT.format(name="wait")
+    waiting += "real = convert.write_conversion\n"
+    waiting += "convert.write_conversion = lambda *a: (wait(), real(*a))[1]\n"
+    line = ["convert", "model", "out", "--to", "mindspore"]
+    with first(place, waiting, *line) as command:
+        refused = tengtune(*line, cwd=place)
+        assert refused.returncode == 5, refused.stderr
+        assert f"Process {command.pid} on" in refused.stderr
+        command.communicate()
+        assert command.returncode == 0
+    assert "convert.out_exists" in tengtune(*line, cwd=place).stderr
+    assert not (place / "out.lock").exists()
+
+
 def test_two_files_of_answers_at_one_out(place: Path) -> None:
     (place / "q.jsonl").write_text("".join(f'{{"prompt": "question {n}?"}}\n' for n in range(3)))
     waiting = "from tengtune.answer import batch\n" + WAIT.format(name="wait")

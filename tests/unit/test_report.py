@@ -63,6 +63,15 @@ def test_a_failure_is_told_in_both_languages(tmp_path: Path) -> None:
             assert words.replace("`", "") in text
 
 
+def test_with_samples_off_no_reason_that_quotes_is_told_in_any_language(tmp_path: Path) -> None:
+    recipe = make_recipe(tmp_path, output={"samples": False})
+    (recipe.folder / "data").mkdir(parents=True)
+    problem = Problem("io.device_error", reason="SECRET of a record")
+    engine._note_failure(recipe.folder / engine.FAILURE, pipeline.step("data"), problem)
+    assert "SECRET" in (recipe.folder / engine.FAILURE).read_text("utf-8")
+    assert "SECRET" not in page(collected(recipe))
+
+
 @pytest.mark.parametrize(
     ("line", "zh", "en"),
     [

@@ -40,10 +40,6 @@ class Job:
     def record(self) -> Path:
         return self.out.with_name(self.out.name + ".record.json")
 
-    @property
-    def lock(self) -> Path:
-        return self.out.with_name(self.out.name + ".lock")
-
 
 @dataclass
 class Tally:

@@ -11,6 +11,7 @@ import click
 from tengtune import engine
 from tengtune.cli.command import Command
 from tengtune.cli.options import FOLDER, make_console, parse_size, step_options
+from tengtune.lock import beside, held
 from tengtune.recipe import Recipe
 from tengtune.ui import language
 from tengtune.ui.console import Console
@@ -68,8 +69,7 @@ def command(
     console, limit = make_console(options["quiet"], options["as_json"]), parse_size(shard_size or "5GB")
     if dst.suffix in (".ckpt", ".safetensors", ".bin"):
         raise Problem("convert.out_is_file", where=dst)
-    if dst.exists() and not (dst.is_dir() and not any(dst.iterdir())):
-        raise Problem("convert.out_exists", where=dst)
+    _check_empty(dst)
     from tengtune.steps import convert
 
     kind = SHORT.get(dtype or "", dtype)
@@ -82,7 +82,14 @@ def command(
             language.say("convert.dry_run", size=size(job.nbytes), folder=dst), **convert.figures(job)
         )
         return
-    console.result(str(dst), folder=str(dst), **convert.convert(job, dst, console, limit))
+    with held(beside(dst), console):
+        _check_empty(dst)
+        console.result(str(dst), folder=str(dst), **convert.convert(job, dst, console, limit))
+
+
+def _check_empty(dst: Path) -> None:
+    if dst.exists() and not (dst.is_dir() and not any(dst.iterdir())):
+        raise Problem("convert.out_exists", where=dst)
 
 
 next(parameter for parameter in command.params if parameter.name == "run").metavar = "SRC"

@@ -11,6 +11,7 @@ import click
 from tengtune import engine
 from tengtune.cli.command import Command
 from tengtune.cli.options import FOLDER, make_console, parse_size, step_options
+from tengtune.lock import beside, held
 from tengtune.recipe import Recipe
 from tengtune.ui.console import Console
 from tengtune.ui.problems import Problem
@@ -65,14 +66,15 @@ def command(
     if not any(needs <= given <= needs | may for needs, may in WAYS):
         raise Problem("merge.options")
     console, limit = make_console(options["quiet"], options["as_json"]), parse_size(shard_size or "5GB")
-    if out.exists() and not (out.is_dir() and not any(out.iterdir())):
-        raise Problem("merge.out_exists", where=out)
     from tengtune.steps import merge
 
-    if "base" in given:
-        figures = merge.merge_adapter(base, adapter, out, console, limit)
-    elif "shards" in given:
-        figures = merge.merge_shards(shards, strategy, out, console, limit, compare=not first_copy)
-    else:
-        figures = merge.split_whole(split, strategy, ranks, out, console)
+    with held(beside(out), console):
+        if out.exists() and not (out.is_dir() and not any(out.iterdir())):
+            raise Problem("merge.out_exists", where=out)
+        if "base" in given:
+            figures = merge.merge_adapter(base, adapter, out, console, limit)
+        elif "shards" in given:
+            figures = merge.merge_shards(shards, strategy, out, console, limit, compare=not first_copy)
+        else:
+            figures = merge.split_whole(split, strategy, ranks, out, console)
     console.result(str(out), folder=str(out), **figures)

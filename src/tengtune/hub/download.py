@@ -20,7 +20,7 @@ from tengtune.hub.record import Record, entry_of, unchanged, write_record
 from tengtune.hub.transfer import Source, Watch, fetch, link, partial_of
 from tengtune.ui.console import Console
 from tengtune.ui.lists import size
-from tengtune.ui.problems import UNFIT_MACHINE, Problem, os_errors
+from tengtune.ui.problems import BUSY, UNFIT_MACHINE, Problem, os_errors
 from tengtune.weights.source import weight_files
 
 WORKERS = 4
@@ -184,7 +184,7 @@ def _alone(folder: Path) -> Iterator[None]:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            raise Problem("download.busy", where=folder) from error
+            raise Problem("download.busy", where=folder, exit_code=BUSY) from error
         except OSError:
             pass  # a file system without locks
         yield

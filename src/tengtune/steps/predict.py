@@ -14,7 +14,7 @@ from tengtune.answer.speaker import Settings, open_speaker
 from tengtune.backends.base import Backend, choose, open_backend
 from tengtune.data.store import Store, open_store
 from tengtune.engine import Result, fingerprint
-from tengtune.lock import held
+from tengtune.lock import beside, held
 from tengtune.models import spec as specs
 from tengtune.recipe import Recipe
 from tengtune.text import chatml
@@ -93,7 +93,7 @@ def answer_file(
         "tengtune": __version__,
     }
     work = batch.Job(questions, out, made_of)
-    with held(work.lock, console):
+    with held(beside(out), console):
         done = batch.begin(work, force)
         if done is None:
             console.say("predict.up_to_date", out=out)
