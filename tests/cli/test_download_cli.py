@@ -59,12 +59,15 @@ def test_dry_run_lists_and_fetches_nothing(tmp_path: Path, disk: Path) -> None:
     arguments = ("download", "Qwen/Tiny-Instruct", "--from", disk, "--to", tmp_path / "m", "--dry-run")
     done = tengtune(*arguments, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert "6 of 6 files to fetch" in done.stdout
+    assert "Dry run: nothing was fetched or written." in done.stdout
+    assert "6 of 6 files would be fetched, " in done.stdout
+    assert f"from {disk} into {tmp_path / 'm'} (" in done.stdout
     assert "the same weights as a pickle" in done.stdout
     assert not (tmp_path / "m").exists()
     as_json = tengtune(*arguments, "--json", cwd=tmp_path)
     result = json.loads(as_json.stdout.splitlines()[-1])
     assert {entry["file"] for entry in result["fetch"]} == NEEDED
+    assert (result["source"], result["folder"]) == (str(disk), str(tmp_path / "m"))
     assert "pytorch_model.bin" in result["skipped"]
 
 

@@ -72,6 +72,8 @@ def _list(plan: Plan, folder: Path, console: Console) -> None:
         size=size(plan.need),
         total=size(plan.choice.bytes),
         free=size(plan.free),
+        source=plan.hub.endpoint,
+        folder=folder,
     )
     console.result(
         told,
@@ -79,4 +81,6 @@ def _list(plan: Plan, folder: Path, console: Console) -> None:
         skipped=[file.name for file, _ in plan.choice.skipped],
         need=plan.need,
         free=plan.free,
+        source=plan.hub.endpoint,
+        folder=str(folder),
     )
