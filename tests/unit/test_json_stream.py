@@ -294,3 +294,15 @@ def test_whatever_the_bytes_there_are_records_faults_or_a_problem(
 def test_a_missing_file_and_a_folder(tmp_path: Path) -> None:
     assert problem(tmp_path / "none.json").code == "io.not_found"
     assert problem(tmp_path).code == "io.is_folder"
+
+
+def test_a_key_without_quotation_marks_is_not_told_as_a_file_cut_off(tmp_path: Path) -> None:
+    line = '{"instruction": "a", "output": "b"}'
+    path = tmp_path / "d.jsonl"
+    path.write_text(f"{line}\n{{broken\n{line}\n")
+    found = list(read_records(path, "x"))
+    assert [type(each) for each in found] == [Record, Fault, Record]
+    fault = found[1]
+    assert isinstance(fault, Fault)
+    assert (fault.record, fault.line) == (1, 2)
+    assert "A key without quotation marks" in fault.reason()

@@ -127,13 +127,13 @@ def syntax_code(text: str, position: int, message: str, ended: bool) -> str:
         return "data.json_control"
     if message.startswith("Invalid \\") and not (ended and '"' not in rest):
         return "data.json_escape"
+    if message.startswith("Expecting property name") and re.match(r"[\w$]", rest):
+        return "data.json_unquoted_key"  # a cut does not take the mark before a key away
     unfinished = message.startswith("Unterminated") or not text[position + 1 :].rstrip().endswith(("]", "}"))
     if ended and unfinished:
         return "data.json_truncated"
     if re.match(r"(None|True|False|nan|inf|undefined|NULL|Null)\b", rest):
         return "data.json_python"
-    if message.startswith("Expecting property name") and re.match(r"[\w$]", rest):
-        return "data.json_unquoted_key"
     if message.startswith("Expecting ',' delimiter"):
         return "data.json_comma_missing" if rest.startswith(('"', "{", "[")) else _after_value(before)
     return "data.json_syntax"

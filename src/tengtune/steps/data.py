@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from tengtune import files
-from tengtune.data import formats
 from tengtune.data.documents import Documents, Int64, Spool, spool
 from tengtune.data.json_value import written
 from tengtune.data.judge import Judge
@@ -170,6 +169,5 @@ def _nothing_left(recipe: Recipe, reader: Reader, report: Report) -> Problem:
         records=reader.records,
         reasons="\n".join(report.reasons()),
         keys=keys,
-        expected=formats.expected(recipe.data.format),
         log=recipe.folder / "data" / "dropped.jsonl",
     )
