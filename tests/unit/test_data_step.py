@@ -234,6 +234,7 @@ def test_nothing_to_train_on(make: Any, records: Any, code: str, words: list[str
         assert word in str(caught.value)
     if code == "data.nothing_left":
         assert len(log(recipe)) == len(records)
+        assert str(caught.value).count("messages, conversations") <= 1  # the keys wanted, told once
     assert not list(recipe.folder.rglob("*.partial"))
     assert stores(recipe) == {}
 
