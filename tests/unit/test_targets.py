@@ -14,7 +14,7 @@ from tengtune.ui.problems import Problem
 SHAPE = tiny_config(num_key_value_heads=4)
 QWEN1 = from_config(qwen1_config(SHAPE))
 QWEN2 = from_config(SHAPE)
-QWEN3 = from_config(tiny_config(architectures=["Qwen3ForCausalLM"], head_dim=32))
+QWEN3 = from_config(tiny_config(architectures=["Qwen3ForCausalLM"], model_type="qwen3", head_dim=32))
 
 QKV, O, GATE, UP, DOWN = (
     "self_attn.qkv_proj",
