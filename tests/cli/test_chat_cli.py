@@ -15,11 +15,12 @@ from typing import Any
 import pytest
 import torch
 from safetensors.numpy import load_file, save_file
+from tests.answering import one_by_one
 from tests.tiny import IM_END, IM_START, tiny_model, tiny_tokenizer
 
 from tengtune import recipe as recipes
 from tengtune.answer import speaker
-from tengtune.backends.base import Sampling, open_backend
+from tengtune.backends.base import Asked, Sampling, open_backend
 from tengtune.cli.main import main
 from tengtune.models import spec as specs
 from tengtune.text.tokenizer import open_tokenizer
@@ -49,6 +50,9 @@ class Parrot:
         yield from self.tokenizer.encode(answer or "half")[:max_new_tokens]
         if answer is None:
             raise KeyboardInterrupt
+
+    def generate_many(self, asked: Iterable[Asked], stop_ids: Iterable[int]) -> Iterator[int]:
+        return one_by_one(self.generate, asked, stop_ids)
 
 
 @pytest.fixture
@@ -269,11 +273,12 @@ def test_a_killed_run_goes_on_where_it_stopped(model: Path, tmp_path: Path) -> N
         "import os, signal, sys\n"
         "from tengtune.answer import batch\n"
         "from tengtune.cli.main import main\n"
-        "real = batch._answered\n"
-        "def dying(speaker, line, number, tally):\n"
-        "    if number == 3: os.kill(os.getpid(), signal.SIGKILL)\n"
-        "    return real(speaker, line, number, tally)\n"
-        "batch._answered = dying\n"
+        "real = batch._in_order\n"
+        "def dying(records, first):\n"
+        "    for number, record in enumerate(real(records, first)):\n"
+        "        if number == 3: os.kill(os.getpid(), signal.SIGKILL)\n"
+        "        yield record\n"
+        "batch._in_order = dying\n"
         "main(sys.argv[1:])\n"
     )
     done = subprocess.run([sys.executable, "-c", script, *arguments], cwd=tmp_path, check=False)

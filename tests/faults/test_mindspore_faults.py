@@ -44,6 +44,8 @@ def test_what_is_not_there_is_said(tongue: language.Language, monkeypatch: pytes
 def test_answering_is_not_there(backend: MindSporeBackend) -> None:
     with pytest.raises(Problem, match=r"mindspore\.not_there"):
         backend.generate([1, 2], 4, [0])
+    with pytest.raises(Problem, match=r"mindspore\.not_there"):
+        backend.generate_many([], [0])
 
 
 def test_a_model_for_answering_trains_nothing() -> None:

@@ -9,6 +9,7 @@ import json
 import math
 import shutil
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.numpy import load_file, save_file
+from tests.answering import answers
 from tests.batches import Document, make_batch
 from tests.torch_lab import gradients, make_backend, make_recipe
 
@@ -61,7 +63,9 @@ def eval_logits(backend: TorchBackend, ids: np.ndarray) -> np.ndarray:
     positions = cache.extend(backend.spec, ids.size)
     bases = None if cache.long is None else cache.long.bases
     with torch.no_grad():
-        hidden = model.model(torch.from_numpy(ids), positions, cache.attend, bases)
+        hidden = model.model(
+            torch.from_numpy(ids), positions, lambda layer: partial(cache.attend, layer), bases
+        )
         return model.logits(hidden).numpy()
 
 
@@ -311,3 +315,12 @@ def test_a_mistake_fails_a_check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     mutate(monkeypatch, folder)
     with pytest.raises(AssertionError):
         check(folder)
+
+
+def test_texts_beyond_seq_length_beside_short_ones(folder: Path) -> None:
+    """Each keeps the base its own prompt chose, and its own factors."""
+    backend = open_backend(folder)
+    ids = golden("inputs")["ids_1x100"][0].tolist()
+    prompts = [ids[:80], ids[:20], ids[:60], ids[10:90]]  # the third goes beyond 64 while it answers
+    alone = [list(backend.generate(prompt, 12, ())) for prompt in prompts]
+    assert answers(backend.generate_many, prompts, 12) == alone

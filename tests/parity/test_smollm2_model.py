@@ -95,4 +95,4 @@ def test_it_knows_the_capital_of_france(folder: Path, tmp_path: Path) -> None:
     backend, tokenizer = open_backend(recipe, folder, trainable=False), open_tokenizer(folder)
     ids = np.array(tokenizer.encode_control("<|im_start|>user\nWhat is the capital of France?<|im_end|>\n"))
     prompt = [*ids.tolist(), *tokenizer.encode_control("<|im_start|>assistant\n")]
-    assert predict.answer(backend, tokenizer, prompt, 24) == "The capital of France is Paris."
+    assert predict.write_answers(backend, tokenizer, [prompt], 24) == ["The capital of France is Paris."]

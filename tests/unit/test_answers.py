@@ -129,6 +129,13 @@ def test_what_is_no_loop_is_shown_whole(text: str) -> None:
         ),
         ({"do_sample": True, "top_p": 0.8}, {}, Sampling(1.0, 0.8, 0), "from its"),
         ({"do_sample": True, "top_p": 0.8}, {"temperature": 0.0}, Sampling(0.0, 0.8, 0), "command line"),
+        ({"repetition_penalty": 1.1}, {}, Sampling(repetition_penalty=1.1), "asks for no sampling"),
+        (
+            {"do_sample": True, "top_k": 20, "repetition_penalty": 1.05},
+            {"temperature": 0.0},
+            Sampling(0.0, 1.0, 20, repetition_penalty=1.05),
+            "command line",
+        ),
         (None, {"top_p": 0.5}, Sampling(1.0, 0.5, 0), "command line"),
         (None, {"temperature": 0.3, "top_k": 4}, Sampling(0.3, 1.0, 4), "command line"),
     ],
@@ -144,7 +151,14 @@ def test_sampling(
 
 
 @pytest.mark.parametrize(
-    "text", ["[]", "{", '{"do_sample": true, "top_p": 7}', '{"do_sample": true, "top_k": "x"}']
+    "text",
+    [
+        "[]",
+        "{",
+        '{"do_sample": true, "top_p": 7}',
+        '{"do_sample": true, "top_k": "x"}',
+        '{"repetition_penalty": 0}',
+    ],
 )
 def test_a_generation_config_that_is_none(tmp_path: Path, text: str) -> None:
     (tmp_path / "generation_config.json").write_text(text)

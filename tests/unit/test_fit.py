@@ -13,9 +13,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.answering import one_by_one
 from tests.fit_lab import run_fit
 
-from tengtune.backends.base import Sampling, Shard, StepHandles
+from tengtune.backends.base import Asked, Sampling, Shard, StepHandles
 from tengtune.models.spec import ModelSpec
 from tengtune.recipe import Recipe
 from tengtune.train import checkpoints, schedule
@@ -95,6 +96,9 @@ class Fake:
         sampling: Sampling | None = None,
     ) -> Iterator[int]:
         return iter(())
+
+    def generate_many(self, asked: Iterable[Asked], stop_ids: Iterable[int]) -> Iterator[int]:
+        return one_by_one(self.generate, asked, stop_ids)
 
 
 def recipe(**train: Any) -> Recipe:

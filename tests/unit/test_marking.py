@@ -8,9 +8,10 @@ from decimal import Decimal
 
 import numpy as np
 import pytest
+from tests.answering import one_by_one
 from tests.tiny import IM_END, tiny_config, tiny_tokenizer
 
-from tengtune.backends.base import Sampling, Shard, StepHandles
+from tengtune.backends.base import Asked, Sampling, Shard, StepHandles
 from tengtune.data.fault import Unfit
 from tengtune.evaluate import forgetting, match
 from tengtune.evaluate.examiner import Examiner
@@ -58,6 +59,9 @@ class Known:
             if question in text.rpartition("<|im_start|>user")[2]:
                 return iter(self.tokenizer.encode(answer)[:max_new_tokens])
         return iter(())
+
+    def generate_many(self, asked: Iterable[Asked], stop_ids: Iterable[int]) -> Iterator[int]:
+        return one_by_one(self.generate, asked, stop_ids)
 
     def train_step(
         self, micro_batches: Sequence[Batch], trained_tokens: int, lr: float, scale: float
@@ -233,7 +237,7 @@ def test_a_back_end_without_answers_is_asked_once(tokenizer: Tokenizer) -> None:
 
 def test_another_problem_is_not_swallowed(tokenizer: Tokenizer) -> None:
     class Full(Known):
-        def generate(self, *arguments: object, **named: object) -> Iterator[int]:
+        def generate_many(self, *arguments: object, **named: object) -> Iterator[int]:
             raise Problem("device.out_of_memory", exit_code=4, device="cpu")
 
     with pytest.raises(Problem, match="out_of_memory"):

@@ -2,6 +2,8 @@
 
 import numpy as np
 import pytest
+import torch
+from transformers import RepetitionPenaltyLogitsProcessor
 
 from tengtune.backends.base import Sampling
 from tengtune.backends.sampling import Sampler
@@ -60,3 +62,18 @@ def test_seed_decides() -> None:
 def test_extreme_logits_stay_finite() -> None:
     logits = np.array([-3e38, 3e38, 0.0], np.float32)
     assert Sampler(Sampling(temperature=1e-3, top_p=0.9)).choose(logits) == 1
+
+
+@pytest.mark.parametrize("penalty", [0.8, 1.0, 1.1, 1.7])
+def test_the_repetition_penalty_is_transformers(penalty: float) -> None:
+    """Greedy over changing logits, prompt and answer both counted."""
+    random = np.random.default_rng(3)
+    sampler, ids = Sampler(Sampling(repetition_penalty=penalty), [4, 9, 4]), [4, 9, 4]
+    theirs = RepetitionPenaltyLogitsProcessor(penalty)
+    for _ in range(30):
+        logits = random.normal(0, 1, 12).astype(np.float32)
+        kept = logits.copy()
+        expected = int(theirs(torch.tensor([ids]), torch.from_numpy(logits.copy())[None]).argmax())
+        ids.append(sampler.choose(logits))
+        assert ids[-1] == expected
+        assert (logits == kept).all()

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import tarfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from tests.answering import answers
 from tests.batches import Document, make_batch
 from tests.shared import shared_path
 from tests.tiny import VOCAB, tiny_config, tiny_weights
 from tests.torch_lab import logits, make_backend, make_recipe, randomize_adapters
 
-from tengtune.backends.base import Sampling
+from tengtune.backends.base import Asked, Sampling
+from tengtune.backends.torch.generate import ROWS
 from tengtune.backends.torch.step import TorchBackend
 from tengtune.models.spec import from_config, from_folder
 from tengtune.weights.source import open_source
@@ -64,6 +67,57 @@ def test_the_seed_decides_a_draw(backend: TorchBackend) -> None:
 
     assert draw(1) == draw(1)
     assert draw(1) != draw(2)
+
+
+LENGTHS = (70, 3, 1, 64, 20, 65, 9, 130, 2, 40, 7, 33)  # more than there are rows
+
+
+def prompts() -> list[list[int]]:
+    random = np.random.default_rng(7)
+    return [random.integers(0, VOCAB, length).tolist() for length in LENGTHS]
+
+
+def test_several_at_a_time_answer_as_each_alone(backend: TorchBackend) -> None:
+    """Each stops at its own end, at different times, and others take the place."""
+    alone = [list(backend.generate(prompt, 24, ())) for prompt in prompts()]
+    stops = {alone[0][5], alone[3][11], alone[7][0]}
+    expected = [list(backend.generate(prompt, 24, stops)) for prompt in prompts()]
+    assert len({len(answer) for answer in expected}) > 2
+    assert answers(backend.generate_many, prompts(), 24, stops) == expected
+    assert answers(backend.generate_many, prompts(), 24) == alone
+    assert answers(backend.generate_many, prompts(), 0) == [[] for _ in LENGTHS]
+    assert answers(backend.generate_many, [], 24) == []
+
+
+def test_draws_do_not_depend_on_the_others(backend: TorchBackend) -> None:
+    found: dict[int, list[int]] = {number: [] for number in range(len(LENGTHS))}
+
+    def asked(number: int, prompt: list[int]) -> Asked:
+        def take(token: int) -> bool:
+            found[number].append(token)
+            return len(found[number]) < 4 + number
+
+        return Asked(prompt, 20, take, Sampling(temperature=2.0, top_p=0.9, seed=number))
+
+    list(backend.generate_many([asked(*each) for each in enumerate(prompts())], ()))
+    for number, prompt in enumerate(prompts()):
+        sampling = Sampling(temperature=2.0, top_p=0.9, seed=number)
+        assert found[number] == list(backend.generate(prompt, 20, (), sampling))[: 4 + number]
+
+
+def test_a_prompt_is_taken_when_there_is_room(backend: TorchBackend) -> None:
+    taken = []
+
+    def asked() -> Iterator[Asked]:
+        for number, prompt in enumerate(prompts()):
+            taken.append(number)
+            yield Asked(prompt, 1 + (number > 0), lambda token: True)
+
+    ends = backend.generate_many(asked(), ())
+    assert next(ends) == 0
+    assert taken == [0]
+    assert next(ends) == 1
+    assert len(taken) == ROWS + 1
 
 
 def test_answering_leaves_training_alone(backend: TorchBackend) -> None:

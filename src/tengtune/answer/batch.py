@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -88,7 +88,8 @@ def begin(job: Job, force: bool = False) -> int | None:
 
 
 def work(job: Job, speaker: Speaker, done: int, total: int, console: Console) -> Tally:
-    """Answer all records after the first `done`; every answer is in the file before the next is begun."""
+    """Answer all records after the first `done`, several at a time. An answer is in the file as soon as it
+    and all before it have ended."""
     tally = Tally(records=total)
     if done:
         console.say("predict.goes_on", done=done, total=total, partial=job.partial)
@@ -98,10 +99,11 @@ def work(job: Job, speaker: Speaker, done: int, total: int, console: Console) ->
             open(job.partial, "ab") as stream,
             console.progress(total, language.say("predict.progress"), done) as bar,
         ):
-            for number, line in islice(enumerate(_lines(job.questions)), done, None):
-                stream.write(_written(_answered(speaker, line, number, tally)))
+            lines = islice(enumerate(_lines(job.questions)), done, None)
+            for record in _in_order(_answers(speaker, lines, tally), done):
+                stream.write(_written(record))
                 stream.flush()
-                done = number + 1
+                done += 1
                 bar.update(done)
             os.fsync(stream.fileno())
     except KeyboardInterrupt:
@@ -112,8 +114,51 @@ def work(job: Job, speaker: Speaker, done: int, total: int, console: Console) ->
     return tally
 
 
-def _answered(speaker: Speaker, line: str, number: int, tally: Tally) -> dict[str, Any]:
-    """The record with its answer, or with the reason why there is none."""
+Numbered = tuple[int, dict[str, Any]]
+
+
+def _in_order(records: Iterable[Numbered], first: int) -> Iterator[dict[str, Any]]:
+    """The records from number `first` on, in the order of their numbers."""
+    held: dict[int, dict[str, Any]] = {}
+    for number, record in records:
+        held[number] = record
+        while first in held:
+            yield held.pop(first)
+            first += 1
+
+
+def _answers(speaker: Speaker, lines: Iterable[tuple[int, str]], tally: Tally) -> Iterator[Numbered]:
+    """The records of numbered lines as they are done, each with its answer or with the reason why it has
+    none."""
+    asked: dict[int, dict[str, Any]] = {}
+    refused: list[Numbered] = []
+
+    def prompts() -> Iterator[tuple[int, list[int]]]:
+        for number, line in lines:
+            record, prompt = _read(speaker, line, number)
+            if prompt is None:
+                tally.errors += 1
+                refused.append((number, record))
+            else:
+                asked[number] = record
+                yield number, prompt
+
+    for number, reply in speaker.replies(prompts()):
+        if reply.end == "length":
+            tally.limit += 1
+            tally.reason = tally.reason or speaker.why_endless(reply)
+        yield number, {**asked.pop(number), "answer": reply.text, "end": reply.end}
+        yield from _emptied(refused)
+    yield from _emptied(refused)
+
+
+def _emptied(items: list[Numbered]) -> Iterator[Numbered]:
+    while items:
+        yield items.pop()
+
+
+def _read(speaker: Speaker, line: str, number: int) -> tuple[dict[str, Any], list[int] | None]:
+    """The record of a line and the prompt it makes; None, and the record says why, where it makes none."""
     record: dict[str, Any] = {"record": number}
     try:
         record = parse(line)
@@ -122,15 +167,8 @@ def _answered(speaker: Speaker, line: str, number: int, tally: Tally) -> dict[st
             positions = speaker.backend.spec.max_positions
             raise NoQuestion(language.say("predict.no_room", tokens=len(prompt), positions=positions))
     except NoQuestion as fault:
-        tally.errors += 1
-        return {**record, "error": str(fault)}
-    reply = speaker.reply(prompt, number)
-    for _ in reply:
-        pass
-    if reply.end == "length":
-        tally.limit += 1
-        tally.reason = tally.reason or speaker.why_endless(reply)
-    return {**record, "answer": reply.text, "end": reply.end}
+        return {**record, "error": str(fault)}, None
+    return record, prompt
 
 
 def _lines(path: Path) -> Iterator[str]:

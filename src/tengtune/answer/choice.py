@@ -12,13 +12,15 @@ from tengtune.ui import language
 from tengtune.ui.problems import Problem
 
 FILE = "generation_config.json"
-RANGES = {"temperature": (0.0, 100.0), "top_p": (0.0, 1.0), "top_k": (0, 2**31)}
+PENALTY = "repetition_penalty"
+RANGES = {"temperature": (0.0, 100.0), "top_p": (0.0, 1.0), "top_k": (0, 2**31), PENALTY: (0.0, 100.0)}
+POSITIVE = ("top_p", PENALTY)
 
 
 def choose(folder: Path, asked: Mapping[str, float | None], seed: int = 0) -> tuple[Sampling, str]:
     """The sampling of the model in `folder`, and where it comes from, in words. `asked`: temperature, top_p
     and top_k, None where the file decides. The file counts only where it says do_sample, as in transformers;
-    its repetition_penalty is not applied."""
+    its repetition_penalty counts always."""
     path = folder / FILE
     written = read_object(path, "predict.bad_generation_config") if path.is_file() else None
     samples = written is not None and written.get("do_sample") is True
@@ -29,7 +31,14 @@ def choose(folder: Path, asked: Mapping[str, float | None], seed: int = 0) -> tu
             name: _checked(path, name, written[name]) for name in values if written.get(name) is not None
         }
     values |= given
-    chosen = Sampling(float(values["temperature"]), float(values["top_p"]), int(values["top_k"]), seed)
+    penalty = written.get(PENALTY) if written is not None else None
+    chosen = Sampling(
+        float(values["temperature"]),
+        float(values["top_p"]),
+        int(values["top_k"]),
+        seed,
+        1.0 if penalty is None else _checked(path, PENALTY, penalty),
+    )
     if given:
         return chosen, language.say("predict.sampling_asked")
     if written is None:
@@ -39,17 +48,19 @@ def choose(folder: Path, asked: Mapping[str, float | None], seed: int = 0) -> tu
 
 def in_words(sampling: Sampling) -> str:
     """The sampling for a person."""
+    penalty = sampling.repetition_penalty
+    tail = "" if penalty == 1 else f", {PENALTY} {penalty:g}"
     if sampling.temperature == 0:
-        return language.say("predict.greedy")
+        return language.say("predict.greedy") + tail
     return (
         f"temperature {sampling.temperature:g}, top_p {sampling.top_p:g}, "
-        f"top_k {sampling.top_k}, seed {sampling.seed}"
+        f"top_k {sampling.top_k}, seed {sampling.seed}{tail}"
     )
 
 
 def _checked(path: Path, name: str, value: Any) -> float:
     low, high = RANGES[name]
     number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    if not number or not low <= value <= high or (name == "top_p" and value == 0):
+    if not number or not low <= value <= high or (name in POSITIVE and value == 0):
         raise Problem("predict.bad_generation_config", where=path, reason=f"{name}: {value!r}")
     return float(value)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
 from tengtune.answer import choice
 from tengtune.answer.ending import StopText, loop
-from tengtune.backends.base import Backend, Sampling, open_backend
+from tengtune.backends.base import Asked, Backend, Sampling, open_backend
 from tengtune.models import spec as specs
 from tengtune.recipe import Recipe
 from tengtune.text import chatml
@@ -37,34 +38,54 @@ class Settings:
 
 
 class Reply:
-    """An answer as it comes: iterate for its text. `ids` are its tokens so far, `text` what was given."""
+    """An answer as its ids come: `put` each, then `finish`; both give the text that is certain by then.
+    `ids` are its tokens so far, `text` what was given."""
 
-    def __init__(self, tokenizer: Tokenizer, ids: Iterator[int], stops: Sequence[str], limit: int) -> None:
-        self._tokenizer, self._source, self._limit = tokenizer, ids, limit
+    def __init__(self, tokenizer: Tokenizer, stops: Sequence[str], limit: int) -> None:
+        self._decoder, self._limit = tokenizer.decode_stream(), limit
         self._cut = StopText(stops)
         self.ids: list[int] = []
         self.text = ""
         self.end: End = "turn"
 
-    def __iter__(self) -> Iterator[str]:
-        decoder = self._tokenizer.decode_stream()
-        for number in self._source:
-            self.ids.append(number)
-            yield from self._give(self._cut.put(decoder.put(number)))
-            if self._cut.hit:
-                self.end = "stop"
-                return
-        self.end = "length" if len(self.ids) >= self._limit else "turn"
-        yield from self._give(self._cut.put(decoder.end()))
-        if self._cut.hit:
+    @property
+    def stopped(self) -> bool:
+        """Whether a stop string came: nothing more is wanted."""
+        return self._cut.hit
+
+    def put(self, number: int) -> str:
+        """Take the next id."""
+        self.ids.append(number)
+        return self._give(self._cut.put(self._decoder.put(number)))
+
+    def finish(self) -> str:
+        """The ids are at their end."""
+        text = "" if self.stopped else self._cut.put(self._decoder.end())
+        if self.stopped:
             self.end = "stop"
         else:
-            yield from self._give(self._cut.end())
+            self.end = "length" if len(self.ids) >= self._limit else "turn"
+            text += self._cut.end()
+        return self._give(text)
 
-    def _give(self, text: str) -> Iterator[str]:
-        if text:
-            self.text += text
-            yield text
+    def _give(self, text: str) -> str:
+        self.text += text
+        return text
+
+
+class LiveReply(Reply):
+    """One that is made while it is iterated over: gives its text piece by piece."""
+
+    def __init__(self, source: Iterator[int], tokenizer: Tokenizer, stops: Sequence[str], limit: int) -> None:
+        super().__init__(tokenizer, stops, limit)
+        self._source = source
+
+    def __iter__(self) -> Iterator[str]:
+        for number in self._source:
+            yield from filter(None, [self.put(number)])
+            if self.stopped:
+                break
+        yield from filter(None, [self.finish()])
 
 
 @dataclass
@@ -90,15 +111,33 @@ class Speaker:
         """How many new tokens there is room for after `prompt`, at most max_new_tokens."""
         return min(self.max_new_tokens, self.backend.spec.max_positions - len(prompt))
 
-    def reply(self, prompt: Sequence[int], number: int = 0) -> Reply:
-        """The answer to `prompt`; `number` tells draws with the same seed apart."""
+    def reply(self, prompt: Sequence[int], number: int = 0) -> LiveReply:
+        """The answer to `prompt`, as it is made; `number` tells draws with the same seed apart."""
         room = self.room(prompt)
         if room < 1:
             positions = self.backend.spec.max_positions
             raise Problem("predict.too_long", tokens=len(prompt), positions=positions)
-        sampling = replace(self.sampling, seed=self.sampling.seed + number)
-        ids = self.backend.generate(prompt, room, self.tokenizer.stop_ids, sampling)
-        return Reply(self.tokenizer, ids, self.stops, room)
+        ids = self.backend.generate(prompt, room, self.tokenizer.stop_ids, self._sampling_of(number))
+        return LiveReply(ids, self.tokenizer, self.stops, room)
+
+    def replies(self, prompts: Iterable[tuple[int, Sequence[int]]]) -> Iterator[tuple[int, Reply]]:
+        """The whole answers to numbered prompts, each with room for one, several at a time: as they end, with
+        their numbers. Each is what `reply` gives for the same prompt and number."""
+        started: list[tuple[int, Reply]] = []
+
+        def asked() -> Iterator[Asked]:
+            for number, prompt in prompts:
+                room = self.room(prompt)
+                reply = Reply(self.tokenizer, self.stops, room)
+                started.append((number, reply))
+                yield Asked(prompt, room, partial(_taken, reply), self._sampling_of(number))
+
+        for place in self.backend.generate_many(asked(), self.tokenizer.stop_ids):
+            started[place][1].finish()
+            yield started[place]
+
+    def _sampling_of(self, number: int) -> Sampling:
+        return replace(self.sampling, seed=self.sampling.seed + number)
 
     def why_endless(self, reply: Reply) -> str:
         """Why an answer was cut at its limit, as far as can be told, in one line."""
@@ -124,6 +163,11 @@ class Speaker:
         """Say why an answer was cut at its limit; nothing where it was not."""
         if reply.end == "length":
             console.warn("predict.never_ended", count=len(reply.ids), reason=self.why_endless(reply))
+
+
+def _taken(reply: Reply, number: int) -> bool:
+    reply.put(number)
+    return not reply.stopped
 
 
 def open_speaker(recipe: Recipe, folder: Path, settings: Settings) -> Speaker:

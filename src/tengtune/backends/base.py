@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Protocol, SupportsFloat, cast
@@ -67,12 +67,27 @@ class StepHandles:
 
 @dataclass(frozen=True)
 class Sampling:
-    """How the next token is chosen. temperature 0 is greedy."""
+    """How the next token is chosen. temperature 0 is greedy.
+
+    repetition_penalty: ids of the prompt and of the answer so far have their logits divided by it, or
+    multiplied where they are negative (transformers' rule); 1 changes nothing.
+    """
 
     temperature: float = 0.0
     top_p: float = 1.0
     top_k: int = 0
     seed: int = 0
+    repetition_penalty: float = 1.0
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A prompt and where its answer goes: `take` is given each new id and says whether to go on."""
+
+    prompt: Sequence[int]
+    max_new_tokens: int
+    take: Callable[[int], bool]
+    sampling: Sampling = Sampling()
 
 
 class Backend(Protocol):
@@ -127,7 +142,15 @@ class Backend(Protocol):
         stop_ids: Iterable[int],
         sampling: Sampling = Sampling(),
     ) -> Iterator[int]:
-        """New token ids one by one, the stop id not included; sampling None is greedy."""
+        """New token ids one by one, the stop id not included."""
+        ...
+
+    def generate_many(self, asked: Iterable[Asked], stop_ids: Iterable[int]) -> Iterator[int]:
+        """Answer several prompts at a time; gives the number of each (from 0) as its answer ends.
+
+        A prompt is taken from `asked` when there is room for it, in order, and answered as `generate` would
+        answer it alone; answers end at a stop id (not taken), at max_new_tokens, or when `take` says so.
+        """
         ...
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 import numpy.typing as npt
 
@@ -9,16 +11,29 @@ from tengtune.backends.base import Sampling
 
 
 class Sampler:
-    """Greedy at temperature 0, else a seeded draw after temperature, top_k and top_p, in this order."""
+    """Greedy at temperature 0, else a seeded draw after temperature, top_k and top_p, in this order. The
+    repetition penalty comes first; it counts the ids of `prompt` and those chosen."""
 
-    def __init__(self, sampling: Sampling) -> None:
+    def __init__(self, sampling: Sampling, prompt: Iterable[int] = ()) -> None:
         self._sampling = sampling
+        self._seen = set(prompt)
         self._random = np.random.Generator(np.random.PCG64(sampling.seed))
 
     def choose(self, logits: npt.NDArray[np.float32]) -> int:
         """The next id for logits [vocab]; of equal logits the lowest id is the greedy choice."""
-        if self._sampling.temperature == 0:
-            return int(logits.argmax())
+        if self._sampling.repetition_penalty != 1:
+            logits = self._penalized(logits)
+        chosen = int(logits.argmax()) if self._sampling.temperature == 0 else self._draw(logits)
+        self._seen.add(chosen)
+        return chosen
+
+    def _penalized(self, logits: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+        seen, penalty = np.fromiter(self._seen, np.intp), np.float32(self._sampling.repetition_penalty)
+        scores, changed = logits[seen], logits.copy()
+        changed[seen] = np.where(scores < 0, scores * penalty, scores / penalty)
+        return changed
+
+    def _draw(self, logits: npt.NDArray[np.float32]) -> int:
         ids, weights = _nucleus(*_top_k(logits, self._sampling), self._sampling.top_p)
         running = weights.cumsum()
         place = running.searchsorted(self._random.random() * running[-1], side="right")

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
-from tengtune.backends.base import Backend
+from tengtune.backends.base import Asked, Backend
 from tengtune.evaluate.likelihood import continuation, loss_sums
 from tengtune.text import chatml
 from tengtune.text.conversation import Example, Message
@@ -15,6 +16,10 @@ from tengtune.ui.problems import Problem
 
 CANNOT_ANSWER = "mindspore.not_there"
 """The Problem of a back end that scores texts but does not write any yet."""
+
+
+Request = tuple[tuple[int, ...], int]
+"""Prompt, and how many tokens its answer may have."""
 
 
 @dataclass
@@ -30,6 +35,7 @@ class Examiner:
     system: str
     template: Template = PLAIN
     answers: bool = field(default=True, init=False)
+    _written: dict[Request, str] = field(default_factory=dict, init=False)
 
     def choice_losses(self, messages: Sequence[Message], texts: Iterable[str]) -> list[float] | None:
         """For each text, as the answer to `messages`, the sum of cross entropy over its tokens (without the
@@ -51,21 +57,41 @@ class Examiner:
 
     def answer(self, messages: Sequence[Message], max_new_tokens: int) -> str | None:
         """The model's own greedy answer; None when there is no room for it or the back end writes none."""
-        prompt = self._prompt(messages)
-        room = self.backend.spec.max_positions - len(prompt)
-        if not self.answers or room < 1:
-            return None
+        request = self._request(messages, max_new_tokens)
+        if request not in self._written:
+            for _ in self.write([(messages, max_new_tokens)]):
+                pass
+        return self._written.get(request)
+
+    def write(self, questions: Iterable[tuple[Sequence[Message], int]]) -> Iterator[None]:
+        """Write the answers to (messages, max_new_tokens), several at a time, for `answer` to give; yields as
+        each is done. Without room, or where the back end writes none, there is none."""
+        if not self.answers:
+            return
+        requests = dict.fromkeys(self._request(*each) for each in questions)
+        wanted = [each for each in requests if each[1] > 0 and each not in self._written]
+        ids: list[list[int]] = [[] for _ in wanted]
+        asked = [Asked(*each, partial(_taken, into)) for each, into in zip(wanted, ids, strict=True)]
         try:
-            ids = list(self.backend.generate(prompt, min(max_new_tokens, room), self.tokenizer.stop_ids))
+            for number in self.backend.generate_many(asked, self.tokenizer.stop_ids):
+                self._written[wanted[number]] = self.tokenizer.decode(ids[number]).strip()
+                yield
         except Problem as problem:
             if problem.code != CANNOT_ANSWER:
                 raise
             self.answers = False
-            return None
-        return self.tokenizer.decode(ids).strip()
+
+    def _request(self, messages: Sequence[Message], max_new_tokens: int) -> Request:
+        prompt = self._prompt(messages)
+        return tuple(prompt), min(max_new_tokens, self.backend.spec.max_positions - len(prompt))
 
     def _prompt(self, messages: Sequence[Message]) -> list[int]:
         return chatml.prompt(messages, self.tokenizer, self.system, self.template, enable_thinking=False)
 
     def _fits(self, example: Example) -> bool:
         return len(example.ids) <= self.backend.spec.max_positions
+
+
+def _taken(ids: list[int], number: int) -> bool:
+    ids.append(number)
+    return True

@@ -75,6 +75,11 @@ class Question(ABC):
         """Put it to a model, after the examples in `shots`. Without hits: it could not be asked."""
 
     @property
+    def answer_tokens(self) -> int:
+        """How long an answer the model is asked to write; 0 where it only weighs given ones."""
+        return 0
+
+    @property
     def text(self) -> str:
         """What a person reads as the question."""
         return self.asked()[-1].content
@@ -134,8 +139,12 @@ class Calculation(Question):
     def expected(self) -> str:
         return self.worked
 
+    @property
+    def answer_tokens(self) -> int:
+        return NUMBER_TOKENS
+
     def mark(self, examiner: Examiner, shots: Sequence[Message]) -> Mark:
-        answer = examiner.answer([*shots, *self.asked()], NUMBER_TOKENS)
+        answer = examiner.answer([*shots, *self.asked()], self.answer_tokens)
         if answer is None:
             return Mark()
         return Mark({"accuracy": final_number(answer) == self.number}, answer)
@@ -159,6 +168,10 @@ class Free(Question):
 
     def expected(self) -> str:
         return self.right
+
+    @property
+    def answer_tokens(self) -> int:
+        return self.max_new_tokens
 
     def mark(self, examiner: Examiner, shots: Sequence[Message]) -> Mark:
         """exact: equal to the right answer; contains: holds it, or all keywords; and its loss."""

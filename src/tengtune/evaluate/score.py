@@ -19,15 +19,25 @@ CHANCE = 1.96
 def mark_all(
     examiner: Examiner, sets: Sequence[QuestionSet], advance: Callable[[int], None]
 ) -> list[list[Mark]]:
-    """The marks of every question of every set; `advance` is told how many were asked so far."""
+    """The marks of every question of every set; `advance` is told how many were asked so far. All answers
+    are written first, several at a time."""
+    written = [
+        ([*each.shots, *question.asked()], question.answer_tokens)
+        for each in sets
+        for question in each.questions
+        if question.answer_tokens
+    ]
+    asked = marked = 0
+    for _ in examiner.write(written):
+        asked += 1
+        advance(asked)
     marks: list[list[Mark]] = []
-    asked = 0
     for each in sets:
         marks.append([])
         for question in each.questions:
             marks[-1].append(question.mark(examiner, each.shots))
-            asked += 1
-            advance(asked)
+            marked += 1
+            advance(max(asked, marked))
     return marks
 
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from tengtune import __version__, files
 from tengtune.answer import batch
 from tengtune.answer.speaker import Settings, open_speaker
-from tengtune.backends.base import Backend, choose, open_backend
+from tengtune.backends.base import Asked, Backend, choose, open_backend
 from tengtune.data.store import Store, open_store
 from tengtune.engine import Result, fingerprint
 from tengtune.lock import beside, held
@@ -55,9 +56,8 @@ def run(recipe: Recipe, console: Console) -> Result:
     answers = []
     for folder in (recipe.model_folder, recipe.folder / "merged"):
         backend = open_backend(recipe, folder, trainable=False)
-        answers.append(
-            [answer(backend, tokenizer, ids, recipe.output.max_new_tokens) for _, ids in questions]
-        )
+        prompts = [ids for _, ids in questions]
+        answers.append(write_answers(backend, tokenizer, prompts, recipe.output.max_new_tokens))
     rows = [
         {"prompt": text, "before": before, "after": after}
         for (text, _), before, after in zip(questions, *answers, strict=True)
@@ -103,9 +103,22 @@ def answer_file(
         return batch.work(work, speaker, done, total, console)
 
 
-def answer(backend: Backend, tokenizer: Tokenizer, prompt: list[int], max_new_tokens: int) -> str:
-    """The greedy answer to a rendered prompt; only the new text."""
-    return tokenizer.decode(list(backend.generate(prompt, max_new_tokens, tokenizer.stop_ids)))
+def write_answers(
+    backend: Backend, tokenizer: Tokenizer, prompts: Sequence[Sequence[int]], max_new_tokens: int
+) -> list[str]:
+    """The greedy answers to rendered prompts; only the new text."""
+    ids: list[list[int]] = [[] for _ in prompts]
+
+    def take(into: list[int], number: int) -> bool:
+        into.append(number)
+        return True
+
+    asked = [
+        Asked(prompt, max_new_tokens, partial(take, into)) for prompt, into in zip(prompts, ids, strict=True)
+    ]
+    for _ in backend.generate_many(asked, tokenizer.stop_ids):
+        pass
+    return [tokenizer.decode(each) for each in ids]
 
 
 def _prompt(recipe: Recipe, tokenizer: Tokenizer, question: str) -> list[int]:

@@ -14,7 +14,7 @@ import mindspore
 import numpy as np
 from mindspore import Tensor
 
-from tengtune.backends.base import Array, Sampling, Shard, ShardKind, Source, StepHandles
+from tengtune.backends.base import Array, Asked, Sampling, Shard, ShardKind, Source, StepHandles
 from tengtune.backends.mindspore import device, loss, model
 from tengtune.backends.mindspore.device import compiled, scalar
 from tengtune.backends.mindspore.lora import adapter_layout, initial_adapter
@@ -211,6 +211,10 @@ class MindSporeBackend:
         stop_ids: Iterable[int],
         sampling: Sampling = Sampling(),  # noqa: B008
     ) -> Iterator[int]:
+        """Not there yet: Problem."""
+        raise device.not_there("predict", self._recipe)
+
+    def generate_many(self, asked: Iterable[Asked], stop_ids: Iterable[int]) -> Iterator[int]:
         """Not there yet: Problem."""
         raise device.not_there("predict", self._recipe)
 
