@@ -58,8 +58,10 @@ class Cache:
 def _one(q: Tensor, keys: Tensor, values: Tensor) -> Tensor:
     """Attention of one new token, q [1,N,D], over all keys and values [L,G,D] -> [1,N,D]."""
     groups = keys.shape[1]
-    queries = q.view(groups, -1, q.shape[-1])
-    out = F.scaled_dot_product_attention(queries, keys.transpose(0, 1), values.transpose(0, 1))
+    queries = q.view(1, groups, -1, q.shape[-1])
+    # With an axis for the batch a fused kernel is taken, without one a slower way.
+    keys, values = keys.transpose(0, 1)[None], values.transpose(0, 1)[None]
+    out = F.scaled_dot_product_attention(queries, keys, values)
     return out.reshape(q.shape)
 
 
