@@ -54,6 +54,7 @@ CHANGEABLE = (
     "train.on_nan",
     "train.stall_minutes",
     "parallel.ranks",
+    "parallel.nodes",
     "output.prompts",
     "output.max_new_tokens",
     "output.evaluate",
@@ -199,9 +200,10 @@ class Lora(Group):
 
 
 class Parallel(Group):
-    """How many processes share the work."""
+    """How many processes share the work: `ranks` in all, spread evenly over `nodes` machines."""
 
     ranks: Positive = 1
+    nodes: Positive = 1
 
 
 class Output(Group):
@@ -306,6 +308,10 @@ def _checked(values: dict[str, Any], lines: Lines, path: Path, overrides: Sequen
         raise problem(error, path, lines, values, list(keys())) from error
     _check_batch(recipe, lines)
     _check_early_stop(recipe, lines)
+    ranks, nodes = recipe.parallel.ranks, recipe.parallel.nodes
+    if ranks % nodes:
+        where = place(path, lines, ("parallel", "nodes"))
+        raise Problem("cluster.uneven", where=where, ranks=ranks, nodes=nodes)
     return recipe
 
 

@@ -24,6 +24,7 @@ from tengtune.train import metrics as metrics_file
 from tengtune.train.batch import NO_LABEL, Batch, fill_rows
 from tengtune.train.checkpoints import Shelf
 from tengtune.train.fit import heldout_loss
+from tengtune.train.ranks import Alone
 from tengtune.ui.problems import Problem, Stopped
 
 SPEC = ModelSpec("qwen2", 8, 1, 2, 1, 4, 8, 16, 1e4, 1e-6, 64, True, True, False)
@@ -34,6 +35,7 @@ class Rows:
 
     rows = 4
     trained_tokens = 10
+    labels_per_row = np.array([1, 2, 3, 4], np.int32)
 
     def batch(self, rows: Sequence[int]) -> Batch:
         label = np.full((len(rows), 4), NO_LABEL, np.int32)
@@ -47,7 +49,7 @@ class Fake:
     """A back end that writes down what it is given; `finite` decides each step's fate, `losses` what it and
     each evaluation cost per label. Its one weight counts the good steps, so that going back shows."""
 
-    spec, device = SPEC, "cpu"
+    spec, device, ranks = SPEC, "cpu", Alone()
     place: str | None = "model.layers.1"
 
     def __init__(

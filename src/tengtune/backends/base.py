@@ -19,6 +19,7 @@ import numpy.typing as npt
 from tengtune.models.spec import ModelSpec
 from tengtune.recipe import Recipe
 from tengtune.train.batch import Batch
+from tengtune.train.ranks import Ranks
 from tengtune.ui.problems import Problem
 
 Array = npt.NDArray[np.generic]
@@ -98,20 +99,23 @@ class Backend(Protocol):
     """Compute type: float32, float16 or bfloat16 (float16 wants a loss scale)."""
     device: str
     """Where it computes: cpu, npu:0, cuda:0, Ascend:0."""
+    ranks: Ranks
+    """The processes that share the training, this one among them."""
 
     def train_step(
         self, micro_batches: Sequence[Batch], trained_tokens: int, lr: float, scale: float
     ) -> StepHandles:
         """One optimizer step over the micro batches.
 
-        The loss is the sum over all labels divided by `trained_tokens` (the global count, over all
-        ranks); gradients are computed on loss x scale and unscaled before clipping and AdamW.
+        The micro batches are this rank's share, possibly none. The loss is the sum over all labels of all
+        ranks divided by `trained_tokens`, their number; gradients are computed on loss x scale, summed over
+        the ranks and unscaled before clipping and AdamW. The figures are those of all ranks.
         A step with a non-finite gradient leaves weights and optimizer untouched.
         """
         ...
 
     def eval_step(self, batch: Batch) -> SupportsFloat:
-        """Sum of cross entropy over the batch's labels, without gradients."""
+        """Sum of cross entropy over the batch's labels, without gradients, on this rank alone."""
         ...
 
     def first_overflow(self, batch: Batch) -> str | None:
@@ -174,7 +178,7 @@ def choose(recipe: Recipe) -> str:
 def refuse(recipe: Recipe) -> None:
     """Problem for what the run file asks for and its back end lacks; loads no framework."""
     name = choose(recipe)
-    if recipe.parallel.ranks > 1:
+    if name == "mindspore" and recipe.parallel.ranks > 1:
         raise Problem("backend.one_rank", where=recipe.file, ranks=recipe.parallel.ranks)
     if name == "mindspore" and recipe.model.dtype not in ("auto", "float32"):
         feature = f"model.dtype: {recipe.model.dtype}"

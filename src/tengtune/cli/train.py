@@ -14,7 +14,27 @@ from tengtune.ui.console import Console
 @click.command("train", cls=Command, help="cli.train")
 @step_options
 @resume_option
-def command(recipe: Recipe, console: Console, force: bool, anew: bool) -> None:
+@click.option("--node-rank", type=click.IntRange(min=0), help="cli.opt_node_rank")
+@click.option("--master", metavar="HOST:PORT", help="cli.opt_master")
+@click.option("--dry-run", is_flag=True, help="cli.opt_train_dry_run")
+def command(
+    recipe: Recipe,
+    console: Console,
+    force: bool,
+    anew: bool,
+    node_rank: int | None,
+    master: str | None,
+    dry_run: bool,
+) -> None:
     """Fine-tune, preparing the data first."""
-    engine.run_needed("train", recipe, console, force, anew)
-    console.result(str(recipe.folder), folder=str(recipe.folder))
+    from tengtune.cluster.launch import launch, plan, set_meeting
+
+    set_meeting(node_rank, master)
+    if dry_run:
+        lines = [start.line() for start in plan(recipe, console, anew)]
+        console.result("\n".join(lines), commands=lines)
+    elif node_rank:  # machine 0 prepares the data and keeps the record
+        launch(recipe, console, anew)
+    else:
+        engine.run_needed("train", recipe, console, force, anew)
+        console.result(str(recipe.folder), folder=str(recipe.folder))

@@ -12,6 +12,9 @@ from typing import Any
 from tengtune import files
 from tengtune.backends import base
 from tengtune.backends.base import Backend
+from tengtune.cluster import preflight
+from tengtune.cluster.launch import launch
+from tengtune.cluster.place import here
 from tengtune.data.store import Store, open_store
 from tengtune.engine import Result
 from tengtune.models import spec as specs
@@ -24,6 +27,7 @@ from tengtune.train.fit import Fit
 from tengtune.train.loss_scale import LossScale
 from tengtune.train.memory_advice import explained
 from tengtune.train.metrics import Metrics
+from tengtune.train.ranks import Ranks
 from tengtune.train.saver import Saver
 from tengtune.train.schedule import Schedule
 from tengtune.train.state import State
@@ -57,7 +61,16 @@ def check(recipe: Recipe) -> None:
 
 
 def run(recipe: Recipe, console: Console, anew: bool) -> Result:
-    """Train and write the result; Problem when the model, the data or the numbers do not allow it."""
+    """Train and write the result; Problem when the model, the data or the numbers do not allow it. With
+    several ranks, start them and wait."""
+    if recipe.parallel.ranks > 1 and here().world == 1:
+        outputs, figures = launch(recipe, console, anew)
+        return Result(outputs, figures)
+    return train(recipe, console, anew)
+
+
+def train(recipe: Recipe, console: Console, anew: bool) -> Result:
+    """Train in this process, which may be one rank of several: of these, rank 0 writes."""
     recipe = settle(recipe, console)
     stores = {name: open_store(folder) for name, folder in _stores(recipe).items()}
     store, heldout = stores["train"], stores.get("heldout")
@@ -73,15 +86,19 @@ def run(recipe: Recipe, console: Console, anew: bool) -> Result:
         _announce(console, store, plan, backend, parameters)
         _check_space(recipe, shelf, nbytes)
         about = {"backend": base.choose(recipe), "device": backend.device, "dtype": backend.dtype}
+        ranks = backend.ranks
+        preflight.check(ranks, same, recipe.folder / "log", console)
         state = _begin(backend, shelf, found, plan, about, console)
         step = state.step if found else None
-        with closing(Metrics(recipe.folder / "metrics.jsonl", state.step)) as metrics:
+        with closing(Metrics(_metrics_file(recipe, ranks), state.step)) as metrics:
             if found:
                 metrics.event(state.step, "resumed", saved=found.about["saved"])
-            saver = Saver(shelf, same, about, recipe.train.keep, nbytes, step, metrics.sync)
+            writes = ranks.rank == 0
+            told = {**about, "ranks": ranks.world}
+            saver = Saver(shelf, same, told, recipe.train.keep, nbytes, step, metrics.sync, writes)
             figures = Fit(backend, store, plan, recipe, console, metrics, saver, state, heldout).run()
     chosen = _choose_weights(recipe, backend, shelf, state, console)
-    folder = _write(recipe, backend)
+    folder = _write(recipe, backend) if writes else ""
     console.say(
         "train.done",
         first=_number(figures["first_loss"]),
@@ -91,6 +108,15 @@ def run(recipe: Recipe, console: Console, anew: bool) -> Result:
     )
     made = {"trainable_parameters": parameters, "weights_of_step": chosen, "checkpoints": shelf.steps()}
     return Result([folder, "metrics.jsonl"], {**figures, **about, **made})
+
+
+def _metrics_file(recipe: Recipe, ranks: Ranks) -> Path:
+    """metrics.jsonl is rank 0's; the others' figures are the same, their events may be their own."""
+    if ranks.rank == 0:
+        return recipe.folder / "metrics.jsonl"
+    folder = recipe.folder / "log"
+    folder.mkdir(exist_ok=True)
+    return folder / f"metrics_rank_{ranks.rank}.jsonl"
 
 
 def _stores(recipe: Recipe) -> dict[str, Path]:
@@ -150,11 +176,14 @@ def _begin(
     """Where the run begins: at the checkpoint that was found, whose tensors the back end takes, or at the
     beginning, without what lies there from earlier."""
     scale = LossScale(enabled=backend.dtype == "float16")
-    shelf.sweep()
+    backend.ranks.most(0)  # so that every rank has seen what lies there before rank 0 clears it
+    if backend.ranks.rank == 0:
+        shelf.sweep()
     if found is None:
-        if shelf.steps():
-            console.say("checkpoint.cleared", folder=shelf.folder)
-        shelf.clear()
+        if backend.ranks.rank == 0:
+            if shelf.steps():
+                console.say("checkpoint.cleared", folder=shelf.folder)
+            shelf.clear()
         return State(scale)
     state = found.state
     backend.load_shards(found.shards(), state.applied)
@@ -169,6 +198,9 @@ def _begin(
     )
     if state.scale.enabled != scale.enabled:
         state.scale = scale
+    before, now = found.about.get("ranks", 1), backend.ranks.world
+    if before != now:
+        console.say("cluster.other_count", before=before, now=now)
     old = {key: found.about[key] for key in about}
     if old != about:
         console.warn("checkpoint.elsewhere", old=" ".join(old.values()), new=" ".join(about.values()))

@@ -8,6 +8,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+import numpy as np
+import numpy.typing as npt
+
 from tengtune import memory
 from tengtune.backends.base import Backend, StepHandles
 from tengtune.recipe import Recipe
@@ -29,13 +32,18 @@ class Rows(Protocol):
 
     rows: int
     trained_tokens: int
+    labels_per_row: npt.NDArray[np.int32]
 
     def batch(self, rows: Sequence[int]) -> Batch: ...
 
 
 @dataclass
 class Fit:
-    """The steps of a run that `state` does not have yet, over the rows of `store`."""
+    """The steps of a run that `state` does not have yet, over the rows of `store`.
+
+    With several ranks each runs this loop over its share of every step's rows, and all decide alike: by the
+    step's number, or by a figure of all ranks.
+    """
 
     backend: Backend
     store: Rows
@@ -55,7 +63,8 @@ class Fit:
         """
         train, state = self.recipe.train, self.state
         limit_s = None if train.stall_minutes is None else 60 * train.stall_minutes
-        stacks = self.recipe.folder / "log" / "stacks_rank_0.txt"
+        self._ranks = self.backend.ranks
+        stacks = self.recipe.folder / "log" / f"stacks_rank_{self._ranks.rank}.txt"
         self._guard = Guard(train.on_nan, state.health, self.console, self.metrics)
         with (
             memory.PeakMemory() as self._peak,
@@ -78,8 +87,9 @@ class Fit:
         return self._figures()
 
     def _batches(self, number: int) -> list[Batch]:
-        """The micro batches of step `number`, counted from 0."""
-        rows, size = self.schedule.step_rows(number), self.recipe.train.micro_batch
+        """This rank's micro batches of step `number`, counted from 0."""
+        rows = self.schedule.step_rows(number)[self._ranks.rank :: self._ranks.world]
+        size = self.recipe.train.micro_batch
         return [
             fill_rows(self.store.batch(rows[i : i + size].tolist()), size)  # one shape for all batches
             for i in range(0, len(rows), size)
@@ -88,7 +98,7 @@ class Fit:
     def _step(self) -> None:
         number = self.state.step
         batches = self._batches(number)
-        tokens = sum(batch.trained_tokens for batch in batches)
+        tokens = int(self.store.labels_per_row[self.schedule.step_rows(number)].sum())
         lr = self.schedule.learning_rate(number)
         with self._watchdog.step(number + 1):
             handles = self.backend.train_step(batches, max(tokens, 1), lr, self.state.scale.value)
@@ -102,18 +112,27 @@ class Fit:
         log = step % train.log_every == 0 or last
         save = step % train.save_interval(self.schedule.steps) == 0 or last
         evaluate = self._evaluation_due()
+        stop = self._stop_asked(log or save or evaluate)
         # A loss scale is read at each step, because the next one hangs on it; else as seldom as possible.
-        if (log or save or evaluate or self._stop.signal or self.state.scale.enabled) and self._settle():
+        if (log or save or evaluate or stop or self.state.scale.enabled) and self._settle():
             self._rewind()
             return
         if log:
             self._log()
         save = (evaluate and self._evaluate()) or save
-        if self._stop.signal:
-            self._save_and_leave()
+        stop = stop or self._stop_asked(evaluate)
+        if stop:
+            self._save_and_leave(stop)
         if save and not self.state.health.in_a_row:  # in a row of bad steps the weights are not to be trusted
             self.saver.save(self.state, self.backend.named_shards)
         self.saver.check()
+
+    def _stop_asked(self, together: bool) -> int:
+        """The signal that asks for an end, 0 without one. Ranks must agree on it, which they do where all
+        come by: `together`."""
+        if self._ranks.world == 1:
+            return self._stop.signal
+        return self._ranks.most(self._stop.signal) if together else 0
 
     def _settle(self) -> bool:
         """Read what the steps since the last time gave; whether the weights should go back."""
@@ -140,7 +159,7 @@ class Fit:
     def _overflow(self, step: int) -> Problem:
         """What to tell when no loss scale helps: where in the model step `step` leaves float16's range."""
         places = (self.backend.first_overflow(batch) for batch in self._batches(step - 1))
-        place = next((place for place in places if place), None)
+        place = next((place for place in places if place), None)  # on this rank's rows
         self.metrics.event(step, "stopped", reason="overflow", place=place)
         if place is None:
             return Problem("train.backward_overflow", exit_code=FAILED_RUN, step=step)
@@ -148,6 +167,8 @@ class Fit:
 
     def _rewind(self) -> None:
         """Back to the weights of the last checkpoint; the rows of the steps since then are left out."""
+        self.saver.wait()
+        self._ranks.most(0)  # so that the checkpoint is on the disk for all
         state, checkpoint = self.state, self.saver.last(self.console)
         if checkpoint is None:
             raise Problem("train.nothing_to_rewind_to", exit_code=FAILED_RUN, step=state.step)
@@ -201,16 +222,21 @@ class Fit:
         return step % train.eval_every == 0
 
     def _evaluate(self) -> bool:
-        """Score the held-out rows; whether they were never scored better. A signal cuts it short."""
+        """Score the held-out rows, shared out over the ranks; whether they were never scored better. A signal
+        cuts it short."""
         assert self.heldout is not None
-        loss_sum, tokens, step = 0.0, 0, self.state.step
-        for batch in batches_of(self.heldout, self.recipe.train.micro_batch):
-            if self._stop.signal:
+        ranks, size, step = self._ranks, self.recipe.train.micro_batch, self.state.step
+        loss_sum, tokens = 0.0, self.heldout.trained_tokens
+        for start in range(0, self.heldout.rows, size * ranks.world):
+            if self._stop_asked(True):
                 return False
+            first = start + ranks.rank * size
+            mine = range(first, min(first + size, self.heldout.rows))
+            if not mine:
+                continue
             with self._watchdog.step(step):
-                loss_sum += float(self.backend.eval_step(batch))
-            tokens += batch.trained_tokens
-        loss = loss_sum / max(tokens, 1)
+                loss_sum += float(self.backend.eval_step(fill_rows(self.heldout.batch(mine), size)))
+        loss = ranks.total([loss_sum])[0] / max(tokens, 1)
         self._lap()
         self.metrics.write(
             step=step, heldout_loss=loss if math.isfinite(loss) else None, heldout_tokens=tokens
@@ -222,9 +248,9 @@ class Fit:
         patience = self.recipe.train.early_stop
         return patience is not None and self.state.best.worse >= patience
 
-    def _save_and_leave(self) -> None:
-        """Save what stands, wait until it is on the disk, and leave with the signal's exit code."""
-        step, number = self.state.step, self._stop.signal
+    def _save_and_leave(self, number: int) -> None:
+        """Save what stands, wait until it is on the disk, and leave with the exit code of signal `number`."""
+        step = self.state.step
         self.metrics.event(step, "stopped", reason="signal", signal=number)
         self.saver.save(self.state, self.backend.named_shards)
         self.saver.wait()

@@ -25,6 +25,7 @@ class Saver:
     same: what a run must have in common with a checkpoint to go on from it (see resume.find). about: what
     else layout.json says beside the state. keep: how many of the newest stay. nbytes: the size of one. whole:
     the step whose checkpoint the run goes on from. sync: flushes what must be on the disk before it is.
+    writes: False on a rank that leaves the writing to rank 0.
     """
 
     def __init__(
@@ -36,8 +37,9 @@ class Saver:
         nbytes: int,
         whole: int | None = None,
         sync: Callable[[], None] = lambda: None,
+        writes: bool = True,
     ) -> None:
-        self.seconds = 0.0
+        self.seconds, self._writes = 0.0, writes
         self._shelf, self._same, self._about, self._keep, self._sync = shelf, same, about, keep, sync
         self._background = nbytes <= BACKGROUND_BYTES
         self._whole = [] if whole is None else [step for step in shelf.steps() if step <= whole]
@@ -49,6 +51,8 @@ class Saver:
 
         Raises the Problem of the save before, if it failed. `seconds` sums what training waited.
         """
+        if not self._writes:
+            return
         start = time.perf_counter()
         self.wait()
         about = {**self._about, "step": state.step, "same": self._same, "state": state.as_json()}

@@ -23,6 +23,7 @@ from tengtune.backends.mindspore.optimizer import adamw
 from tengtune.models.spec import ModelSpec
 from tengtune.recipe import Recipe
 from tengtune.train.batch import Batch
+from tengtune.train.ranks import Alone
 from tengtune.ui.problems import Problem
 
 KINDS: tuple[ShardKind, ...] = ("param", "exp_avg", "exp_avg_sq")
@@ -45,6 +46,7 @@ class MindSporeBackend:
         self, spec: ModelSpec, source: Source, recipe: Recipe, device_name: str, trainable: bool
     ) -> None:
         self.spec, self.device, self._recipe = spec, device_name, recipe
+        self.ranks = Alone()
         self._head = EMBEDDING if spec.tie else HEAD
         groups = model.groups(spec)
         block = [groups[layer(0)]]  # the layouts of one block's vectors

@@ -37,13 +37,20 @@ class AdamW:
         self.train = train
         self._update = self._fused if _has_fused(device) else self._plain
 
+    def gradients(self) -> list[Tensor]:
+        """The parameters' gradients, in their order; zeros for those that have none yet."""
+        for parameter in self.parameters:
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+        return [p.grad for p in self.parameters if p.grad is not None]
+
     def step(self, lr: float, scale: float) -> tuple[Tensor, Tensor]:
         """One step from the parameters' gradients, which are those of the loss x scale; they are used up.
 
         Returns the norm of the unscaled gradient before clipping, and 1 if it is finite and the step was
         applied, else 0: then parameters, states and `applied` keep every bit.
         """
-        gradients = [p.grad if p.grad is not None else torch.zeros_like(p) for p in self.parameters]
+        gradients = self.gradients()
         norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients))) / scale
         finite = norm.isfinite().to(torch.float32)
         divisor = torch.full_like(norm, scale)

@@ -15,11 +15,13 @@ from tengtune.backends.torch.generate import generate, generate_many
 from tengtune.backends.torch.kernels import Kernels
 from tengtune.backends.torch.model import Maker, Method, Qwen, tensor_of
 from tengtune.backends.torch.optimizer import AdamW
+from tengtune.backends.torch.parallel import Group
 from tengtune.backends.torch.rows import lay_out
 from tengtune.backends.torch.stretch import stretched
 from tengtune.models.spec import ModelSpec
 from tengtune.recipe import Recipe
 from tengtune.train.batch import Batch
+from tengtune.train.ranks import Alone, Ranks
 from tengtune.ui.problems import Problem
 
 
@@ -48,6 +50,8 @@ class TorchBackend:
         trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
         self._names = list(trained)
         self._optimizer = AdamW(trained.values(), recipe.train) if trained else None
+        self._group = Group(placement.device, recipe.train.stall_minutes) if trained else None
+        self.ranks: Ranks = self._group or Alone()
 
     def train_step(
         self, micro_batches: Sequence[Batch], trained_tokens: int, lr: float, scale: float
@@ -55,11 +59,13 @@ class TorchBackend:
         """One optimizer step over the micro batches; see base.Backend."""
         assert self._optimizer is not None, "built with trainable=False"
         with device.memory_faults(self._placement.device):
-            loss_sum = torch.zeros((), device=self._placement.device)
+            loss_sum = torch.zeros((), dtype=self._placement.master, device=self._placement.device)
             for batch in micro_batches:
                 loss = self.loss(batch, scale / trained_tokens)
                 torch.autograd.backward(loss)
                 loss_sum += loss.detach()
+            if self._group is not None:
+                self._group.sum_([*self._optimizer.gradients(), loss_sum])
             norm, finite = self._optimizer.step(lr, scale)
         return StepHandles(loss_sum, norm, finite)
 
@@ -108,8 +114,9 @@ class TorchBackend:
         )
 
     def named_shards(self) -> Iterator[Shard]:
-        """Trained parameters and optimizer states, one at a time, as float32 copies on the host."""
-        if self._optimizer is None:
+        """Trained parameters and optimizer states, one at a time, as float32 copies on the host; every rank
+        holds them whole, so that they are rank 0's."""
+        if self._optimizer is None or self.ranks.rank > 0:
             return
         for kind, tensors in self._states(self._optimizer).items():
             for name, tensor in zip(self._names, tensors, strict=True):

@@ -1,0 +1,217 @@
+"""The processes of this machine's ranks, until all have ended, or one has failed and the rest is stopped."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tengtune.cluster import place
+from tengtune.ui import language
+from tengtune.ui.console import Console
+from tengtune.ui.problems import FAILED_RUN, Problem, Stopped, os_errors
+
+if TYPE_CHECKING:
+    from tengtune.cluster.launch import Start
+
+POLL_S = 0.05
+TOGETHER_S = 2.0
+"""Who fails so soon after the first may have been the first: the others of a lost rank notice at once."""
+GRACE_S = 15.0
+"""How long the others have to end by themselves before they are killed."""
+SLOWER = 1.2
+"""A rank's own watchdog comes first; this one is for ranks that are not able to."""
+LAST_LINES = 15
+LOST = "cluster.peer_lost"
+
+
+class Crew:
+    """`Crew(starts, console, limit_s).run()`: limit_s is how long all may stand still; None: for ever."""
+
+    def __init__(self, starts: Sequence[Start], console: Console, limit_s: float | None) -> None:
+        self._starts, self._console, self._limit_s = starts, console, limit_s
+        self._processes: list[subprocess.Popen[bytes]] = []
+        self._signal = 0
+        self._ended: dict[int, float] = {}  # index -> when it ended
+
+    def run(self) -> None:
+        """Start all ranks and wait for them. Problem or Stopped when they did not all end well; nothing is
+        left running then."""
+        with ExitStack() as stack, self._signals():
+            stack.callback(self._kill)
+            for start in self._starts:
+                self._processes.append(_started(start, stack))
+            while not self._over():
+                time.sleep(POLL_S)
+            if not any(self._codes()):
+                return
+            self._stop()
+        raise self._verdict()
+
+    def _codes(self) -> list[int | None]:
+        """Exit codes; None of those that run."""
+        codes = [process.poll() for process in self._processes]
+        for i, code in enumerate(codes):
+            if code is not None:
+                self._ended.setdefault(i, time.monotonic())
+        return codes
+
+    def _over(self) -> bool:
+        """Whether all have ended, one has failed a while ago, or nothing moves."""
+        codes = self._codes()
+        if None not in codes:
+            return True
+        failed = [self._ended[i] for i, code in enumerate(codes) if code]
+        if failed and not self._signal:
+            return time.monotonic() - min(failed) > TOGETHER_S
+        return self._stands_still()
+
+    def _stands_still(self) -> bool:
+        beats = [place.beats(Path(start.environment[place.PROGRESS])) for start in self._starts]
+        last = max(when for _, when in beats)
+        return self._limit_s is not None and last > 0 and time.time() - last > SLOWER * self._limit_s
+
+    def _stop(self) -> None:
+        """Ask those that run to end; kill those that do not within GRACE_S."""
+        self._send(signal.SIGTERM)
+        deadline = time.monotonic() + GRACE_S
+        while None in self._codes() and time.monotonic() < deadline:
+            time.sleep(POLL_S)
+        self._kill()
+
+    def _kill(self) -> None:
+        self._send(signal.SIGKILL)
+        for process in self._processes:
+            process.wait()
+
+    def _send(self, number: int) -> None:
+        """A signal to every rank that runs, and to whatever it started."""
+        for process in self._processes:
+            if process.poll() is None:
+                os.killpg(process.pid, number)
+
+    def _verdict(self) -> Problem | Stopped:
+        """Which rank failed first, and how."""
+        codes = self._codes()
+        if self._signal and all(code in (0, 128 + self._signal) for code in codes):
+            return Stopped("cluster.stopped", exit_code=128 + self._signal)
+        ends = [_end_of(start) for start in self._starts]
+        index = self._first(codes, ends)
+        if index is None:
+            return self._silent()
+        start, code = self._starts[index], codes[index] or 0
+        log = start.log
+        return Problem(
+            "cluster.rank_failed",
+            where=log,
+            exit_code=code if code in (2, 3, 4, 5) else FAILED_RUN,
+            rank=start.place.rank,
+            how=_how(code),
+            lines=_last_lines(log) or "-",
+        )
+
+    def _first(self, codes: list[int | None], ends: list[dict[str, Any]]) -> int | None:
+        """The rank to name; None when those that ended only missed another one."""
+        failed = [i for i, code in enumerate(codes) if code]
+        early = min(self._ended[i] for i in failed)
+        near = [i for i in failed if self._ended[i] - early <= TOGETHER_S]
+        killed = [i for i in near if (codes[i] or 0) < 0]
+        own = sorted((i for i in near if ends[i] and ends[i]["code"] != LOST), key=lambda i: ends[i]["time"])
+        for named in (killed if len(killed) < len(self._starts) else [], own):
+            if named:
+                return named[0]
+        beats = self._beats()
+        return None if min(beats) < max(beats) else near[0]
+
+    def _silent(self) -> Problem:
+        """The rank that has done least, while the others waited for it."""
+        beats = self._beats()
+        start = self._starts[beats.index(min(beats))]
+        stacks = start.log.with_name(f"stacks_rank_{start.place.rank}.txt")
+        return Problem(
+            "cluster.silent",
+            where=start.log,
+            exit_code=FAILED_RUN,
+            rank=start.place.rank,
+            minutes=f"{(self._limit_s or 0) / 60:.3g}",
+            beats=", ".join(f"{s.place.rank}: {n}" for s, n in zip(self._starts, beats, strict=True)),
+            stacks=stacks,
+        )
+
+    def _beats(self) -> list[int]:
+        return [place.beats(Path(start.environment[place.PROGRESS]))[0] for start in self._starts]
+
+    @contextmanager
+    def _signals(self) -> Iterator[None]:
+        """The first signal is passed on, so that the ranks save and end; a second one kills them."""
+
+        def passed_on(number: int, frame: object) -> None:
+            if self._signal:
+                self._send(signal.SIGKILL)
+            else:
+                self._signal = number
+                self._console.say("cluster.stopping", signal=signal.Signals(number).name)
+                self._send(number)
+
+        wanted = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+        caught = [number for number in wanted if signal.getsignal(number) is not signal.SIG_IGN]
+        before = {number: signal.signal(number, passed_on) for number in caught}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+
+def _started(start: Start, stack: ExitStack) -> subprocess.Popen[bytes]:
+    """The process of a rank, in a session of its own: the terminal's Ctrl-C comes through us alone. Rank 0
+    has our terminal and writes its log itself."""
+    environment = {**os.environ, **start.environment}
+    if start.place.rank == 0:
+        return subprocess.Popen(start.command, env=environment, start_new_session=True)
+    with os_errors(start.log):
+        log = stack.enter_context(start.log.open("wb"))
+    return subprocess.Popen(
+        start.command,
+        env=environment,
+        start_new_session=True,
+        stdin=subprocess.DEVNULL,
+        stdout=log,
+        stderr=subprocess.STDOUT,
+    )
+
+
+def end_file(log: Path) -> Path:
+    """Where a rank writes why it ended."""
+    return log.with_suffix(".end")
+
+
+def _end_of(start: Start) -> dict[str, Any]:
+    """Why a rank ended, by its own account; empty without one."""
+    try:
+        end: dict[str, Any] = json.loads(end_file(start.log).read_text("utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return end
+
+
+def _how(code: int) -> str:
+    if code >= 0:
+        return language.say("cluster.exited", number=code)
+    if -code == signal.SIGKILL:
+        return language.say("cluster.killed_memory")
+    return language.say("cluster.killed", signal=signal.Signals(-code).name)
+
+
+def _last_lines(log: Path) -> str:
+    try:
+        text = log.read_text("utf-8", "replace")
+    except OSError:
+        return ""
+    return "\n".join(f"  {line}" for line in text.rstrip().splitlines()[-LAST_LINES:])
