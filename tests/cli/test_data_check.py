@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import re
 from pathlib import Path
@@ -62,9 +63,11 @@ def test_every_fault_with_place_reason_and_fix(tmp_path: Path, capsys: Capture) 
     code, out, _ = tengtune(capsys, "data", "check", "data.jsonl")
     assert code == 2
     assert "records: 3; can be used: 1, cannot: 2" in out
-    assert re.search(r"data.jsonl:1 \(line 2\): the line is not valid JSON.*\n +what to do: mend", out)
     assert re.search(
-        r"data.jsonl:2 \(line 3\): output is of type number.*\n +what to do: write it as a text", out
+        r"data.jsonl, record 1 \(line 2\): the line is not valid JSON.*\n +what to do: mend", out
+    )
+    assert re.search(
+        r"data.jsonl, record 2 \(line 3\): output is of type number.*\n +what to do: write it as a text", out
     )
     code, out, _ = tengtune(capsys, "data", "check", "data.jsonl", "--json")
     faults = [e for e in events(out) if e["event"] == "fault"]
@@ -97,14 +100,71 @@ def test_one_unreadable_file_does_not_hide_the_others(tmp_path: Path, capsys: Ca
     assert "Nothing to complain about" not in tengtune(capsys, "data", "check", "empty.json")[1]
 
 
+def test_a_file_that_cannot_be_read_brings_no_sums(tmp_path: Path, capsys: Capture) -> None:
+    code, out, err = tengtune(capsys, "data", "check", "nosuch.json")
+    assert (code, out.strip(), "io.not_found" in err) == (2, "", True)
+
+
+def test_a_file_without_records_is_named(tmp_path: Path, capsys: Capture) -> None:
+    code, out, _ = tengtune(capsys, "data", "check", write(tmp_path, [], "nil.json"))
+    assert code == 2
+    assert "nil.json: the file holds no record" in out
+    good = write(tmp_path, [{"instruction": "a", "output": "b"}])
+    code, out, _ = tengtune(capsys, "--lang", "zh", "data", "check", good, "nil.json")
+    assert code == 0
+    assert "nil.json: 文件里一条记录也没有" in out
+
+
+def sums_of(out: str) -> dict[str, Any]:
+    """The account of --json, whose sums must agree with its faults."""
+    told = events(out)
+    account = next(event for event in told if event["event"] == "account")
+    against = {(e["file"], e["record"]) for e in told if e["event"] == "fault" and e["dropped"]}
+    assert account["records"] == account["usable"] + account["dropped"]
+    assert account["dropped"] == len(against) == sum(account["kinds"].values())
+    assert None not in {record for _, record in against}
+    return account
+
+
+@pytest.mark.parametrize("name", sorted(p.name for p in MESSY.iterdir() if p.suffix != ".md"))
+def test_the_sums_add_up(name: str, capsys: Capture) -> None:
+    sums_of(tengtune(capsys, "data", "check", str(MESSY / name), "--json")[1])
+
+
+def test_a_fault_of_the_file_is_no_record(tmp_path: Path, capsys: Capture) -> None:
+    good = [json.dumps({"instruction": str(i), "output": "b"}) for i in range(3)]
+    (tmp_path / "data.json").write_text(f"[{good[0]}\n{good[1]},\n{good[2]},\n]", "utf-8")
+    code, out, _ = tengtune(capsys, "data", "check", "data.json")
+    assert code == 2
+    assert "records: 3; can be used: 3, cannot: 0" in out
+    assert "The file:\n  broken: 2" in out
+    assert "Cannot be used" not in out
+    code, out, _ = tengtune(capsys, "data", "check", "data.json", "--json")
+    assert (code, sums_of(out)["file_faults"]) == (2, {"broken": 2})
+
+
+def test_one_empty_answer_costs_a_record_of_several_conversations_once(
+    tmp_path: Path, capsys: Capture
+) -> None:
+    instances = [{"input": str(i), "output": "" if i == 600 else "b"} for i in range(1200)]
+    bad = {"instruction": "a", "instances": instances}
+    write(tmp_path, [bad, {"instruction": "c", "instances": instances[:599]}])
+    code, out, _ = tengtune(capsys, "data", "check", "data.json", "--json")
+    account = sums_of(out)
+    assert (code, account["records"], account["kinds"]) == (2, 2, {"empty_answer": 1})
+
+
 def test_copies_and_contradictions_are_counted_and_named(tmp_path: Path, capsys: Capture) -> None:
     pairs = [("a", "1"), ("b", "2"), ("a", "1"), ("a", "3"), ("b", "2"), ("a", "1")]
     name = write(tmp_path, [{"instruction": q, "output": a} for q, a in pairs])
     code, out, _ = tengtune(capsys, "data", "check", name)
     assert code == 0
-    assert "Copies of an earlier conversation, word for word: 3 (data.json:2 / data.json:0, " in out
-    assert "data.json:4 / data.json:1, data.json:5 / data.json:0)" in out
-    assert "Questions with different answers: 1 (data.json:3 / data.json:2)" in out
+    assert (
+        "Copies of an earlier conversation, word for word: 3 (data.json, record 2 / data.json, record 0; "
+        in out
+    )
+    assert "data.json, record 4 / data.json, record 1; data.json, record 5 / data.json, record 0)" in out
+    assert "Questions with different answers: 1 (data.json, record 3 / data.json, record 2)" in out
 
 
 def test_lengths_and_rows_in_the_models_tokens(tmp_path: Path, capsys: Capture) -> None:
@@ -207,9 +267,74 @@ def test_the_output_never_overwrites_an_input(tmp_path: Path, capsys: Capture) -
         ("check", name, "--fix", name),
         ("convert", name, "--to", "alpaca", "--out", f"./{name}"),
     ):
-        code, _, err = tengtune(capsys, "data", *arguments)
+        code, _, err = tengtune(capsys, "data", *arguments, "--force")
         assert (code, (tmp_path / name).read_bytes()) == (2, before)
         assert "check.onto_itself" in err
+
+
+@pytest.mark.parametrize("added", [".rejected.jsonl", ".changes.jsonl", ".partial", ".lock"])
+def test_nor_does_what_stands_beside_it(added: str, tmp_path: Path, capsys: Capture) -> None:
+    name = write(tmp_path, [{"instruction": "a", "output": "b"}], f"out.jsonl{added}")
+    before = (tmp_path / name).read_bytes()
+    code, _, err = tengtune(capsys, "data", "check", name, "--fix", "out.jsonl", "--force")
+    assert (code, (tmp_path / name).read_bytes()) == (2, before)
+    assert "check.onto_itself" in err
+    assert not (tmp_path / "out.jsonl").exists()
+
+
+@pytest.mark.parametrize("there", ["out.jsonl", "out.jsonl.rejected.jsonl", "out.jsonl.changes.jsonl"])
+def test_what_is_there_is_overwritten_only_on_demand(there: str, tmp_path: Path, capsys: Capture) -> None:
+    name = write(tmp_path, [{"instruction": "a", "output": "b"}])
+    (tmp_path / there).write_text("mine", "utf-8")
+    code, _, err = tengtune(capsys, "data", "check", name, "--fix", "out.jsonl")
+    assert (code, (tmp_path / there).read_text("utf-8")) == (2, "mine")
+    assert "check.out_exists" in err
+    assert there in err
+    assert tengtune(capsys, "data", "check", name, "--fix", "out.jsonl", "--force")[0] == 0
+    assert (tmp_path / there).read_text("utf-8") != "mine"
+
+
+def test_convert_overwrites_only_on_demand(tmp_path: Path, capsys: Capture) -> None:
+    name = write(tmp_path, [{"instruction": "a", "output": "b"}])
+    (tmp_path / "out.json").write_text("mine", "utf-8")
+    arguments = ("data", "convert", name, "--to", "alpaca", "--out", "out.json")
+    code, _, err = tengtune(capsys, *arguments)
+    assert (code, "check.out_exists" in err, (tmp_path / "out.json").read_text("utf-8")) == (2, True, "mine")
+    assert tengtune(capsys, *arguments, "--force")[0] == 0
+    assert json.loads((tmp_path / "out.json").read_text("utf-8"))[0]["output"] == "b"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("convert", "data.json", "--to", "alpaca", "--out", "al.csv"),
+        ("convert", "data.json", "--to", "alpaca", "--out", "al.json.gz"),
+        ("convert", "data.json", "--to", "alpaca", "--out", "al"),
+        ("check", "data.json", "--fix", "al.csv"),
+        ("check", "data.json", "--fix", "al.json"),
+    ],
+)
+def test_a_name_that_promises_something_else_is_refused(
+    arguments: tuple[str, ...], tmp_path: Path, capsys: Capture
+) -> None:
+    write(tmp_path, [{"instruction": "a", "output": "b"}])
+    code, _, err = tengtune(capsys, "data", *arguments)
+    assert code == 2
+    assert "check.out_suffix" in err
+    assert ".jsonl" in err
+    assert not (tmp_path / arguments[-1]).exists()
+
+
+@pytest.mark.parametrize("arguments", [("check", "--fix"), ("convert", "--to", "alpaca", "--out")])
+def test_two_commands_do_not_write_to_one_output(
+    arguments: tuple[str, ...], tmp_path: Path, capsys: Capture
+) -> None:
+    name = write(tmp_path, [{"instruction": "a", "output": "b"}])
+    with open(tmp_path / "out.jsonl.lock", "w", encoding="utf-8") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        command, *options = arguments
+        code, _, err = tengtune(capsys, "data", command, name, *options, "out.jsonl")
+        assert (code, "lock.busy" in err, (tmp_path / "out.jsonl").exists()) == (5, True, False)
 
 
 def test_other_names_are_mapped(tmp_path: Path, capsys: Capture) -> None:
@@ -280,7 +405,7 @@ def test_alpaca_says_what_it_has_no_place_for(tmp_path: Path, capsys: Capture) -
     write(tmp_path, [*TALKS, plain])
     code, _, err = tengtune(capsys, "data", "convert", "data.json", "--to", "alpaca", "--out", "out.json")
     assert code == 0
-    assert "1 x no_place: data.json:1" in err
+    assert "1 x no_place: data.json, record 1" in err
     assert json.loads((tmp_path / "out.json").read_text("utf-8")) == [
         {"instruction": "q", "input": "", "output": "a"},
         {"instruction": "q", "input": "", "output": "a", "history": [["q", "a"]]},

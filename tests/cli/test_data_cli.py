@@ -52,7 +52,7 @@ def test_data_makes_the_rows_and_says_what_it_dropped(
 ) -> None:
     code, out, err = tengtune(capsys, "data", "run.yaml")
     assert code == 0
-    assert "1 x missing: data.json:2 (line 1): output is missing or null" in err
+    assert "1 x missing: data.json, record 2 (line 1): output is missing or null" in err
     assert "trained tokens" in out
     assert (folder / "runs" / "run" / "data" / "train" / "store.json").exists()
     code, out, err = tengtune(capsys, "data")

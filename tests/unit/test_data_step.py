@@ -124,7 +124,7 @@ def test_counts_add_up_and_every_reason_is_on_record(make: Any) -> None:
         4: ("not_object", True),
     }
     assert all(line["file"] == "data.json" and line["reason"] for line in lines.values())
-    for word in ("1 x missing: data.json:1", "1 x cut: data.json:2", "3 of 6 records kept"):
+    for word in ("1 x missing: data.json, record 1", "1 x cut: data.json, record 2", "3 of 6 records kept"):
         assert word in said
     train = stores(recipe)["train"]
     lengths = [len(train.example(i).ids) for i in range(3)]
@@ -218,7 +218,11 @@ def test_policy_qwen_trains_the_frames_too(make: Any) -> None:
             "data.nothing_left",
             ["None of the 30 records", "ask (30), reply (30)", "messages, conversations", "data.map"],
         ),
-        ([{"instruction": "q", "output": ""}] * 2, "data.nothing_left", ["2 x empty_answer", "data.json:1"]),
+        (
+            [{"instruction": "q", "output": ""}] * 2,
+            "data.nothing_left",
+            ["2 x empty_answer", "data.json, record 1"],
+        ),
         ([{"instruction": "w " * 300, "output": "a"}], "data.nothing_left", ["1 x no_room"]),
         ('[{"instruction": "q", "output": "a"}, {"inst', "data.bad_json", ["record 1", "byte 44", "cut off"]),
     ],

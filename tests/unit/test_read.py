@@ -198,7 +198,7 @@ def test_sources_and_lines(tmp_path: Path) -> None:
     places = [(i.file, i.record, i.line, i.code) for i in faults]
     assert places == [("one", 1, 6, "missing"), ("two", 0, 1, "missing"), ("two", 2, 4, "bad_line")]
     assert reader.records == 5
-    assert faults[0].where == "one:1 (line 6)"
+    assert faults[0].where == "one, record 1 (line 6)"
 
 
 MESSY_FATAL = {

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tengtune.data.fault import place
 from tengtune.ui import language
 from tengtune.ui.console import Console
 
@@ -33,7 +34,8 @@ def show(console: Console, account: Account, reader: Reader, rows: list[RowLengt
         "usable": report.kept,
         "dropped": dropped,
     }
-    lines = [say("check.files", **counts)]
+    lines = [say("check.files", **counts)] if reader.records or report.of_files else []
+    lines += _faults(account, report.of_files, "check.of_files")
     lines += _faults(account, report.dropped, "check.unusable")
     lines += _faults(account, report.remarks, "check.odd")
     if reader.unused:
@@ -46,7 +48,7 @@ def show(console: Console, account: Account, reader: Reader, rows: list[RowLengt
         lines.append(
             say("check.contradictions", count=contradictions, pairs=_pairs(contradicted, contradictions))
         )
-    if report.kept and not (report.dropped or report.remarks or copies or contradictions):
+    if report.kept and not (report.of_files or report.dropped or report.remarks or copies or contradictions):
         lines.append(say("check.clean"))
     if lengths:
         shares = account.languages.most_common()
@@ -57,12 +59,13 @@ def show(console: Console, account: Account, reader: Reader, rows: list[RowLengt
         code = "check.lengths" if in_tokens else "check.characters"
         lines.append(say(code, total=f"{total:,}", **{name: f"{n:,}" for name, n in lengths.items()}))
         lines += histogram(report.all_lengths())
-    if console.mode != "json":
+    if lines and console.mode != "json":
         console.result("\n".join(lines))
     _row_table(console, rows)
     console.event(
         "account",
         **counts,
+        file_faults=dict(report.of_files),
         kinds=dict(report.dropped),
         remarks=dict(report.remarks),
         unused_keys=dict(reader.unused),
@@ -92,9 +95,9 @@ def _faults(account: Account, counts: Counter[str], title: str) -> list[str]:
 
 
 def _pairs(pairs: list[tuple[Place, Place]], count: int) -> str:
-    """a.json:5 / a.json:1, ..."""
-    told = [f"{file}:{record} / {other}:{first}" for (file, record), (other, first) in pairs]
-    return ", ".join(told + (["..."] if count > len(told) else []))
+    """ "a.json, record 5 / a.json, record 1; ..." """
+    told = [f"{place(*later)} / {place(*earlier)}" for later, earlier in pairs]
+    return "; ".join(told + (["..."] if count > len(told) else []))
 
 
 def histogram(lengths: Int64) -> list[str]:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
 import click
 
+from tengtune import lock
 from tengtune.cli.command import Command
 from tengtune.cli.options import FOLDER, make_console
+from tengtune.files import PARTIAL
 from tengtune.recipe import Data, DataFormat, LabelPolicy
 from tengtune.ui.console import Console
 from tengtune.ui.problems import WRONG_INPUT, Problem
@@ -22,6 +25,8 @@ if TYPE_CHECKING:
     from tengtune.data.read import Reader
     from tengtune.data.report import Report
 
+LINES = (".jsonl", ".ndjson")
+"""Names of files with a record a line."""
 SEQ_LEN = int(Data.model_fields["seq_len"].default)
 
 
@@ -63,6 +68,7 @@ def _pair(text: str) -> tuple[str, str]:
     "--policy", type=click.Choice(get_args(LabelPolicy)), default="assistant", help="cli.opt_policy"
 )
 @click.option("--fix", "out", type=FOLDER, metavar="OUT", help="cli.opt_fix")
+@click.option("--force", is_flag=True, help="cli.opt_overwrite")
 def check(
     reader: Reader,
     console: Console,
@@ -70,10 +76,12 @@ def check(
     seq_len: int | None,
     policy: LabelPolicy,
     out: Path | None,
+    force: bool,
 ) -> None:
     """Read data files and tell everything that is wrong with them."""
     from tengtune.cli.data_account import show
     from tengtune.data.check import check as check_files
+    from tengtune.data.fix import beside
     from tengtune.data.judge import Judge
     from tengtune.data.render import style_of
     from tengtune.hub.meter import meter
@@ -82,22 +90,24 @@ def check(
 
     if seq_len and not folder:
         raise Problem("check.seq_len_without_model", where="--seq-len")
-    _not_onto_itself(reader, out)
     reader.lenient = True
     spec = from_folder(folder) if folder else None
     style = style_of(folder, spec, policy, None) if folder and spec else None
     control = style.tokenizer.control if style else (IM_START, IM_END, ENDOFTEXT)
     judge = Judge(policy, control, style.template.tools if style else True)
     unreadable: list[Problem] = []
-    with meter(console, _bytes(reader), "check.progress") as advance:
-        account = check_files(reader, judge, style, _each(console), unreadable.append, advance)
-    for problem in unreadable:
-        console.problem(problem)
-    rows = account.rows(seq_len or SEQ_LEN, spec.max_positions) if spec else []
-    show(console, account, reader, rows, style is not None)
-    if out and account.report.kept:
-        _fix(reader, judge, out, console)
-    if unreadable or (account.report.dropped and not out) or not account.report.kept:
+    with _reserved(reader, (out, *beside(out)) if out else (), LINES, force, console):
+        with meter(console, _bytes(reader), "check.progress") as advance:
+            account = check_files(reader, judge, style, _each(console), unreadable.append, advance)
+        for problem in unreadable:
+            console.problem(problem)
+        rows = account.rows(seq_len or SEQ_LEN, spec.max_positions) if spec else []
+        show(console, account, reader, rows, style is not None)
+        report = account.report
+        if out and report.kept:
+            _fix(reader, judge, out, console)
+    faulty = bool(report.dropped) or report.broken
+    if unreadable or (faulty and not out) or not report.kept:
         click.get_current_context().exit(WRONG_INPUT)
 
 
@@ -111,17 +121,21 @@ def check(
     help="cli.opt_data_to",
 )
 @click.option("--out", type=FOLDER, required=True, metavar="OUT", help="cli.opt_data_out")
-def convert(reader: Reader, console: Console, to: Form, out: Path) -> None:
+@click.option("--force", is_flag=True, help="cli.opt_overwrite")
+def convert(reader: Reader, console: Console, to: Form, out: Path, force: bool) -> None:
     """Write the conversations of data files in another form."""
     from tengtune import files
     from tengtune.data.convert import convert as convert_items
     from tengtune.data.report import Report
     from tengtune.hub.meter import meter
 
-    _not_onto_itself(reader, out)
     report = Report(_each(console))
-    as_list = out.suffix.lower() not in (".jsonl", ".ndjson")
-    with meter(console, _bytes(reader), "check.progress") as advance, files.atomic_file(out, "w") as stream:
+    as_list = out.suffix.lower() not in LINES
+    with (
+        _reserved(reader, (out,), (".json", *LINES), force, console),
+        meter(console, _bytes(reader), "check.progress") as advance,
+        files.atomic_file(out, "w") as stream,
+    ):
         for fault in convert_items(reader.read(advance), to, stream, as_list):
             report.fault(fault)
         written = reader.records - report.dropped.total()
@@ -169,7 +183,30 @@ def _bytes(reader: Reader) -> int:
     return sum(path.stat().st_size for path in reader.files.values() if path.is_file())
 
 
-def _not_onto_itself(reader: Reader, out: Path | None) -> None:
-    """Problem when the output is one of the inputs."""
-    if out and any(out.exists() and path.exists() and out.samefile(path) for path in reader.files.values()):
-        raise Problem("check.onto_itself", where=out)
+@contextmanager
+def _reserved(
+    reader: Reader, outs: Sequence[Path], suffixes: Sequence[str], force: bool, console: Console
+) -> Iterator[None]:
+    """Hold `outs`, the output and what stands beside it, while the block runs.
+
+    Problem: a file that is read would be overwritten, or (without `force`) any file; the output's name
+    promises another form than `suffixes`; another command writes there.
+    """
+    for out in outs:
+        touched = (out, out.with_name(out.name + PARTIAL), lock.beside(out))
+        if any(_is_same(path, read) for path in touched for read in reader.files.values()):
+            raise Problem("check.onto_itself", where=out)
+    for out in outs[:1]:
+        if out.suffix.lower() not in suffixes:
+            raise Problem("check.out_suffix", where=out, suffixes=", ".join(suffixes))
+    with ExitStack() as stack:
+        for out in outs:
+            stack.enter_context(lock.held(lock.beside(out), console))
+        for out in outs:
+            if out.is_dir() or (out.exists() and not force):
+                raise Problem("check.out_exists", where=out)
+        yield
+
+
+def _is_same(path: Path, other: Path) -> bool:
+    return path.exists() and other.exists() and path.samefile(other)

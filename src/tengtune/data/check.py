@@ -155,10 +155,14 @@ def whatever_is_readable(
 ) -> Iterator[Outcome | Fault]:
     """What the files hold; one that cannot be read does not keep the others from being read."""
     for name in reader.files:
+        before = reader.records
         try:
             yield from reader.read_file(name, advance)
         except Problem as problem:
             unreadable(problem)
+        else:
+            if reader.records == before:
+                yield Fault(name, None, None, "no_record", dropped=False)
 
 
 def _looked(batch: Batch, judge: Judge, style: Style | None) -> Looked:
@@ -168,7 +172,7 @@ def _looked(batch: Batch, judge: Judge, style: Style | None) -> Looked:
         for i, notes in found.items()
         for fault in notes.faults(batch.file, batch.numbers[i], batch.lines[i])
     ]
-    usable = [i for i in range(len(batch.talks)) if i not in found or not found[i].rejected]
+    usable = batch.usable(found)
     talks = [batch.talks[i] for i in usable]
     if style is None:
         lengths = np.array([sum(len(m.content) for m in talk.messages) for talk in talks], np.int64)

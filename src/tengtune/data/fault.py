@@ -12,11 +12,19 @@ Note = Callable[..., None]
 """note(code, **values): a remark on a record that is kept all the same."""
 
 
+def place(file: str, record: int | None, line: int | None = None) -> str:
+    """File, record and line, as a person writes them; not as file:line, which it would be taken for."""
+    if record is None:
+        return language.say("data.place_line", file=file, line=line) if line else file
+    code = "data.place_record_line" if line else "data.place_record"
+    return language.say(code, file=file, record=record, line=line)
+
+
 @dataclass(frozen=True)
 class Fault:
     """A remark on a record. `record` counts from 0 in its file, None for the file as a whole; `line`
-    from 1. `dropped`: the record is not used. The reason's text is "data.<code>" in ui/messages.
-    `raw` is the text of a record that could not be read, where somebody asked for it."""
+    from 1. `dropped`: the record is not used, or the file is broken. The reason's text is "data.<code>" in
+    ui/messages. `raw` is the text of a record that could not be read, where somebody asked for it."""
 
     file: str
     record: int | None
@@ -27,10 +35,14 @@ class Fault:
     raw: str | None = None
 
     @property
+    def costs_record(self) -> bool:
+        """Whether a record is not used because of this; a fault of the whole file costs none by itself."""
+        return self.dropped and self.record is not None
+
+    @property
     def where(self) -> str:
         """file, record and line, as a person writes them."""
-        place = self.file if self.record is None else f"{self.file}:{self.record}"
-        return f"{place} ({language.say('data.line', line=self.line)})" if self.line else place
+        return place(self.file, self.record, self.line)
 
     def reason(self) -> str:
         """What is wrong, in the current language. Holds keys, roles and numbers, never the record's text."""
@@ -47,7 +59,7 @@ class Fault:
             "file": self.file,
             "record": self.record,
             "line": self.line,
-            "dropped": self.dropped,
+            "dropped": self.costs_record,
             "code": self.code,
             "reason": self.reason(),
         }

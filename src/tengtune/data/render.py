@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from tengtune.data.documents import Bool, Int32, Int64, ranges, starts
-from tengtune.data.fault import Fault
+from tengtune.data.fault import Fault, Notes
 from tengtune.data.formats.plain import PLAIN
 from tengtune.data.judge import Judge
 from tengtune.data.read import Outcome
@@ -38,6 +38,12 @@ class Batch:
     numbers: list[int] = field(default_factory=list)
     lines: list[int | None] = field(default_factory=list)
 
+    def usable(self, found: Mapping[int, Notes]) -> list[int]:
+        """Which of the conversations can be used, after what was `found` on them (see judge.Judge.batch): a
+        record is used as a whole or not at all, so that what is dropped can be counted in records."""
+        rejected = {self.numbers[i] for i, notes in found.items() if notes.rejected}
+        return [i for i, number in enumerate(self.numbers) if number not in rejected]
+
 
 class Rendered(NamedTuple):
     """The documents of a batch: ids int32 [T] and train bool [T] one after the other, and for each document
@@ -58,7 +64,7 @@ class Rendered(NamedTuple):
 
 
 def batches(items: Iterable[Outcome | Fault], fault: Callable[[Fault], None]) -> Iterator[Batch]:
-    """What was read in batches of at most BATCH conversations; faults go to `fault`."""
+    """What was read in batches of about BATCH conversations, a record's together; faults go to `fault`."""
     batch = Batch("", False)
     size = 0
     for item in items:
@@ -68,13 +74,10 @@ def batches(items: Iterable[Outcome | Fault], fault: Callable[[Fault], None]) ->
         file, record, talks, faults = item
         for each in faults:
             fault(each)
-        for talk in talks:
+        for number, talk in enumerate(talks):
             plain = talk[0][0][0] == PLAIN
-            if (
-                size >= BATCH_CHARACTERS
-                or len(batch.talks) == BATCH
-                or (batch.file, batch.plain) != (file, plain)
-            ):
+            full = size >= BATCH_CHARACTERS or len(batch.talks) >= BATCH
+            if not number and (full or (batch.file, batch.plain) != (file, plain)):
                 if batch.talks:
                     yield batch
                 batch, size = Batch(file, plain), 0
@@ -133,9 +136,7 @@ class Renderer:
             for i, notes in found.items()
             for fault in notes.faults(batch.file, batch.numbers[i], batch.lines[i])
         ]
-        kept = np.array(
-            [i for i in range(len(batch.talks)) if i not in found or not found[i].rejected], np.int64
-        )
+        kept = np.array(batch.usable(found), np.int64)
         talks = [batch.talks[i] for i in kept]
         ids, train, begins = self.style.plain(talks) if batch.plain else self.style.flat(talks)
         train[begins[:-1][begins[:-1] < begins[1:]]] = False  # the first token is nobody's label

@@ -29,6 +29,8 @@ class Report:
         self._each, self._shown = each, shown
         self.dropped: Counter[str] = Counter()
         self.remarks: Counter[str] = Counter()
+        self.of_files: Counter[str] = Counter()  # faults and remarks of files as a whole
+        self.broken = False  # one of those was a fault: the file is not what it should be
         self.kept = 0  # records that became at least one document
         self.first: dict[str, list[Fault]] = {}  # the first few of each code
         self._lengths = array("q")
@@ -38,12 +40,17 @@ class Report:
         """Count one fault and write it down. A record that is dropped for several reasons counts once, under
         the first of them; all are handed on."""
         self._each(fault)
-        place = fault.file, fault.record
-        if fault.dropped and fault.record is not None:
+        if fault.record is None:
+            counts = self.of_files
+            self.broken |= fault.dropped
+        elif fault.dropped:
+            place = fault.file, fault.record
             if place == self._last:
                 return
-            self._last = place
-        (self.dropped if fault.dropped else self.remarks)[fault.code] += 1
+            self._last, counts = place, self.dropped
+        else:
+            counts = self.remarks
+        counts[fault.code] += 1
         first = self.first.setdefault(fault.code, [])
         if len(first) < self._shown:
             first.append(fault)
@@ -76,6 +83,8 @@ class Report:
 
     def show(self, console: Console) -> None:
         """Dropped records as warnings, remarks as notes."""
+        for code, count in self.of_files.most_common():
+            console.say("data.of_file", line=self._line(code, count))
         for line in self.reasons():
             console.warn("data.dropped", line=line)
         for code, count in self.remarks.most_common():

@@ -7,6 +7,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from tengtune.data.fault import place
 from tengtune.report.charts import Line, chart, smoothed
 from tengtune.report.evidence import Evidence
 from tengtune.report.html import Content, Html, say, tag
@@ -163,8 +164,7 @@ def _records(evidence: Evidence) -> Html | None:
 
 
 def _place(line: Mapping[str, Any]) -> str:
-    record = line.get("record")
-    return str(line.get("file")) if record is None else f"{line.get('file')}:{record}"
+    return place(str(line.get("file")), line.get("record"), line.get("line"))
 
 
 def costs(evidence: Evidence) -> Html | None:

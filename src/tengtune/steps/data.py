@@ -75,7 +75,7 @@ def run(recipe: Recipe, console: Console) -> Result:
         "records": reader.records,
         "kept": report.kept,
         "dropped": dict(report.dropped),
-        "remarks": dict(report.remarks),
+        "remarks": dict(report.of_files + report.remarks),
         "unused_keys": dict(reader.unused),
         "lengths": lengths,
         **{name: figures_of(store) for name, store in stores.items()},
