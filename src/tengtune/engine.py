@@ -140,6 +140,11 @@ def run_all(recipe: Recipe, console: Console, anew: bool = False) -> None:
             raise
 
 
+def check_run(recipe: Recipe) -> None:
+    """Problem for what the steps of a run can tell to be wrong before any work is done."""
+    _check([each for each in STEPS if each.kind == "work"], recipe)
+
+
 def run_needed(
     name: str, recipe: Recipe, console: Console, force: bool = False, anew: bool = False
 ) -> dict[str, Any]:

@@ -18,7 +18,7 @@ CLIENTS = {"modelscope_hub", "huggingface_hub", "httpx2", "requests", "urllib3"}
 """The hubs' clients; each is imported by the one module that speaks to its hub."""
 LEVELS: list[set[str]] = [
     {"cli"},
-    {"steps"},
+    {"steps", "rehearsal"},
     {"engine", "pipeline"},
     {"train", "data", "weights", "hub", "backends", "plan", "host", "diagnose", "cluster"}
     | {"evaluate", "report", "answer"},

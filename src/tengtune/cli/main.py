@@ -19,6 +19,7 @@ from tengtune.ui.problems import FAILED_RUN, Problem, Stopped, from_os_error
 TOOLS: dict[str, tuple[str, str]] = {
     "init": ("写出一份运行文件", "write a run file"),
     "run": ("按顺序执行所需的全部步骤", "do all the steps that are needed, in order"),
+    "rehearse": ("在 CPU 上用缩小的模型预演整个流程", "rehearse the run on CPUs with a narrow model"),
     "chat": ("和模型对话，可并排对比训练前后", "talk to the model, before and after side by side"),
     "weights": ("查看和核对权重", "look at weights and check them"),
 }
