@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -15,6 +16,7 @@ from safetensors.numpy import load_file, save_file
 from tests.qwen1 import qwen1_config
 from tests.tiny import tiny_config, tiny_model, tiny_tokenizer
 
+from tengtune import recipe as recipes
 from tengtune.models.spec import from_config
 from tengtune.rehearsal.twin import narrow_config
 
@@ -90,7 +92,13 @@ def spoil(folder: Path, fault: str) -> tuple[str, ...]:
     elif fault == "output":
         (folder / "runs").write_text("a file where the run folders should be", "utf-8")
     elif fault == "shard":
-        (folder / "model" / "model.safetensors").unlink()
+        weights = folder / "model" / "model.safetensors"
+        names = list(load_file(weights))
+        weights.rename(folder / "model" / "model-00001-of-00002.safetensors")
+        shards = {name: f"model-0000{1 + (i > 3)}-of-00002.safetensors" for i, name in enumerate(names)}
+        (folder / "model" / "model.safetensors.index.json").write_text(
+            json.dumps({"weight_map": shards}), "utf-8"
+        )
     elif fault == "ranks":
         return ("-s", "parallel.ranks=3")
     elif fault == "policy":
@@ -104,7 +112,7 @@ def spoil(folder: Path, fault: str) -> tuple[str, ...]:
         ("records", "data.nothing_left"),
         ("vocabulary", "tokenizer.too_large"),
         ("output", "io.not_folder"),
-        ("shard", "weights.none"),
+        ("shard", "weights."),
         ("ranks", "recipe.batch"),
         ("policy", "lora."),
     ],
@@ -155,3 +163,56 @@ def test_the_twin_is_of_the_same_kind(config: dict[str, Any]) -> None:
     assert (twin.q_width == twin.hidden) == (real.q_width == real.hidden)
     assert twin.layers == 2
     assert twin.hidden <= 256
+
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+TOKENIZERS = Path(__file__).resolve().parents[2] / ".cache" / "tokenizers"
+BUILT: dict[str, tuple[dict[str, Any], str]] = {
+    "qwen2.5-7b-lora-1x64g": (
+        tiny_config(
+            hidden_size=3584,
+            num_hidden_layers=28,
+            num_attention_heads=28,
+            num_key_value_heads=4,
+            intermediate_size=18944,
+            vocab_size=152064,
+            max_position_embeddings=32768,
+        ),
+        "qwen3/tokenizer.json",
+    ),
+    "qwen-7b-chat-lora-8x32g": (
+        qwen1_config(
+            tiny_config(
+                hidden_size=4096,
+                num_hidden_layers=32,
+                num_attention_heads=32,
+                intermediate_size=5504,
+                vocab_size=151936,
+                max_position_embeddings=8192,
+            )
+        ),
+        "qwen1/qwen.tiktoken",
+    ),
+}
+"""Run files of examples/ for models that are too large for a test: the model's config and a vocabulary."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", BUILT)
+def test_the_examples_rehearse(name: str, tmp_path: Path) -> None:
+    """Of the model its config and its tokenizer are enough."""
+    shutil.copytree(EXAMPLES, tmp_path / "examples")
+    run = tmp_path / "examples" / f"{name}.yaml"
+    config, tokenizer = BUILT[name]
+    model = tmp_path / "examples" / "models" / recipes.load(run).model.path.split("/")[1]
+    model.mkdir(parents=True)
+    (model / "config.json").write_text(json.dumps(config), "utf-8")
+    shutil.copy(TOKENIZERS / tokenizer, model)
+    code, said = rehearse(run, "--json")
+    assert code == 0, said
+    assert stages(said)["resume"]["showed"].startswith("6 steps done")
+
+
+def test_every_large_example_is_rehearsed() -> None:
+    large = {path.stem for path in EXAMPLES.glob("qwen*.yaml")}
+    assert large == set(BUILT)

@@ -12,6 +12,7 @@ from tengtune.cli.options import run_file
 from tengtune.recipe import Recipe
 from tengtune.ui import language
 from tengtune.ui.console import Console
+from tengtune.ui.problems import Problem
 
 NOT_SHOWN = ("memory", "device", "links", "weights", "learning", "speed")
 """What a CPU and a narrow model cannot show."""
@@ -23,7 +24,12 @@ def command(recipe: Recipe, console: Console) -> None:
     """Do the whole run on this machine's CPUs with a narrow model."""
     from tengtune.rehearsal.stage import Rehearsal
 
-    engine.check_run(recipe)
+    try:
+        engine.check_run(recipe)
+    except Problem as problem:
+        if problem.code != "weights.none":
+            raise
+        console.warn("rehearse.no_weights", folder=recipe.model_folder)
     rehearsal = Rehearsal(recipe, console)
     if rehearsal.ranks < recipe.parallel.ranks:
         console.say("rehearse.fewer_ranks", ranks=rehearsal.ranks, wanted=recipe.parallel.ranks)
