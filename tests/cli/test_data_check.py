@@ -246,6 +246,49 @@ def test_fix_writes_every_record_somewhere(tmp_path: Path, capsys: Capture) -> N
     assert tengtune(capsys, "data", "check", "out.jsonl")[0] == 0
 
 
+def fixed_table(folder: Path, text: str, capsys: Capture) -> tuple[list[str], list[dict[str, Any]]]:
+    """Of a table what --fix writes: the instructions of what can be used, and what was rejected."""
+    (folder / "in.csv").write_text(text, "utf-8", newline="")
+    tengtune(capsys, "data", "check", "in.csv", "--fix", "out.jsonl", "--force")
+    used, rejected = (
+        [json.loads(line) for line in (folder / name).read_text("utf-8").splitlines()]
+        for name in ("out.jsonl", "out.jsonl.rejected.jsonl")
+    )
+    return [record["instruction"] for record in used], rejected
+
+
+@pytest.mark.parametrize("newline", ["\n", "\r\n"])
+def test_the_text_of_every_rejected_row_is_kept(newline: str, tmp_path: Path, capsys: Capture) -> None:
+    rows = ["instruction,output", "a,1", "b,2,3", 'c,"4" 5', "d", 'e,"6', "f,7"]
+    used, rejected = fixed_table(tmp_path, newline.join(rows) + newline, capsys)
+    assert used == ["a"]
+    assert [(each["record"], each["line"], each["reasons"][0]["code"], each["raw"]) for each in rejected] == [
+        (1, 3, "row_length", "b,2,3"),
+        (2, 4, "bad_row", 'c,"4" 5'),
+        (3, 5, "row_length", "d"),
+        (4, 6, "open_quote_from", f'e,"6{newline}f,7'),
+    ]
+
+
+@pytest.mark.parametrize("later", [(), ('z,"x, y"',), ('z,"x', 'y"')])
+def test_an_open_quotation_mark_costs_its_own_row(
+    later: tuple[str, ...], tmp_path: Path, capsys: Capture
+) -> None:
+    good = [f"q{i},{i}" for i in range(20)]
+    rows = ["instruction,output", "a,1", 'b,"2', *good, *later, "c,3", ""]
+    used, rejected = fixed_table(tmp_path, "\n".join(rows), capsys)
+    assert used == ["a", *(f"q{i}" for i in range(20)), *("z" for _ in later[:1]), "c"]
+    assert [(each["line"], each["raw"]) for each in rejected] == [(3, 'b,"2')]
+
+
+def test_the_lines_of_a_cell_that_was_cut_off_become_no_rows(tmp_path: Path, capsys: Capture) -> None:
+    lines = [f"First {i}, then {i + 1}" if i != 15 else "Well" for i in range(20)]
+    text = "\n".join(["instruction,output", "a,1", 'b,"So:', *lines])
+    used, rejected = fixed_table(tmp_path, text, capsys)
+    assert used == ["a"]
+    assert [each["raw"] for each in rejected] == ["\n".join(['b,"So:', *lines])]
+
+
 @pytest.mark.parametrize("name", sorted(p.name for p in MESSY.iterdir() if p.name != "manifest.json"))
 def test_what_fix_writes_is_clean_and_nothing_is_lost(name: str, tmp_path: Path, capsys: Capture) -> None:
     code, out, _ = tengtune(capsys, "data", "check", str(MESSY / name), "--fix", "out.jsonl", "--json")

@@ -58,7 +58,8 @@ def _conversation(talk: Conversation, number: int) -> dict[str, Any]:
             if message.content:
                 raise Unfit("no_place", turn=turn, what="tool_calls")
             calls = message.tool_calls if len(message.tool_calls) > 1 else message.tool_calls[0]
-            turns.append({"from": "function_call", "value": json.dumps(calls, ensure_ascii=False)})
+            value = json.dumps(calls, ensure_ascii=False)
+            turns.append({"from": "function_call", "value": value, **_train(message)})
             continue
         if message.role not in _FROM:
             raise Unfit("no_place", turn=turn, what=message.role)
@@ -84,21 +85,24 @@ def _messages(talk: Conversation, number: int) -> dict[str, Any]:
 
 def _alpaca(talk: Conversation, number: int) -> dict[str, Any]:
     """{instruction, input, output, system?, history?}."""
-    turns = list(talk.messages)
-    if turns[0].role == PLAIN:
-        raise Unfit("no_place", turn=0, what=PLAIN)
-    system = {"system": turns.pop(0).content} if turns[0].role == "system" else {}
-    for turn, message in enumerate(turns):
-        if message.role != ("user", "assistant")[turn % 2]:
-            raise Unfit("no_place", turn=turn, what=message.role)
+    roles = [message.role for message in talk.messages]
+    first = int(roles[0] == "system")
+    for turn, message in enumerate(talk.messages):
         odd = [
             name for name in ("tool_calls", "reasoning", "train") if getattr(message, name) not in ((), None)
         ]
         if odd:
             raise Unfit("no_place", turn=turn, what=odd[0])
-    if not turns or len(turns) % 2:
-        raise Unfit("no_place", turn=len(turns) - 1, what="user")
-    texts = [message.content for message in turns]
+        if turn >= first and message.role != ("user", "assistant")[(turn - first) % 2]:
+            raise Unfit("no_place", turn=turn, what=message.role)
+    if talk.tools:
+        raise Unfit("no_place", turn=0, what="tools")
+    if first and not talk.messages[0].content:  # which is not the same as none: that lets a default in
+        raise Unfit("no_place", turn=0, what='system: ""')
+    if len(roles) == first or roles[-1] != "assistant":
+        raise Unfit("no_place", turn=len(roles) - 1, what=roles[-1])
+    system = {"system": talk.messages[0].content} if first else {}
+    texts = [message.content for message in talk.messages[first:]]
     history = [list(pair) for pair in zip(texts[:-2:2], texts[1:-2:2], strict=True)]
     record = {"instruction": texts[-2], "input": "", "output": texts[-1]}
     return {**record, **system, **({"history": history} if history else {})}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+from collections import deque
 from collections.abc import Iterator
 
 from tengtune.data.detect import encoding_guess
@@ -13,6 +14,8 @@ from tengtune.data.window import BLANK, DAMAGED, LONGEST, Text
 from tengtune.ui.problems import Problem
 
 DELIMITERS = ",\t;|"
+SURE = 10
+"""So many lines that fit the header, and none that does not, are rows."""
 
 
 def table_delimiter(text: Text, is_record: IsRecord) -> str | None:
@@ -37,53 +40,105 @@ def _header(head: str, delimiter: str) -> list[str]:
         return []
 
 
+class _Lines:
+    """The lines of a table for csv.reader, which knows neither the text of a row nor a way back."""
+
+    def __init__(self, lines: Iterator[str], line: int) -> None:
+        self._lines, self._again = lines, deque[str]()
+        self.line = line  # that of the row's beginning
+        self.taken: list[str] = []  # the row's lines so far
+
+    def __iter__(self) -> _Lines:
+        return self
+
+    def __next__(self) -> str:
+        line = self._again.popleft() if self._again else f"{next(self._lines)}\n"
+        self.taken.append(line)
+        return line
+
+    def begin(self) -> None:
+        """A row has been read, another begins."""
+        self.line += len(self.taken)
+        self.taken.clear()
+
+    def give_back(self) -> None:
+        """All but the first line of the row are to be read again."""
+        self._again.extendleft(reversed(self.taken[1:]))
+        del self.taken[1:]
+
+    @property
+    def raw(self) -> str:
+        """The text of the row."""
+        return "".join(self.taken).removesuffix("\n").removesuffix("\r")
+
+
 def read_table(text: Text, delimiter: str) -> Items:
-    """The rows as records. A row that does not fit the header is a fault and costs that row only.
+    """The rows as records. A row that does not fit the header is a fault and costs that row only; the rows
+    that a stray quotation mark joined to it are read as such where that is beyond doubt.
 
     Problem: two columns of one name, a quotation mark that is never closed.
     """
     text.by_lines(True)
     csv.field_size_limit(LONGEST)
-    first_line = text.line_at(text.position)
-    lines = (f"{line}\n" for line in text.lines())
+    lines = _Lines(text.lines(), text.line_at(text.position))
     names = _header(next(lines, ""), delimiter)
-    reader = csv.reader(lines, delimiter=delimiter, strict=True)
     twice = [name for name in names if name and names.count(name) > 1]
     if twice:
-        raise Problem("data.column_twice", where=f"{text.path}:{first_line}", name=twice[0][:40])
+        raise Problem("data.column_twice", where=f"{text.path}:{lines.line}", name=twice[0][:40])
+    reader = csv.reader(lines, delimiter=delimiter, strict=True)
     number = -1
     while True:
-        line = first_line + 1 + reader.line_num
+        lines.begin()
         try:
             row = next(reader, None)
         except csv.Error as error:
-            if "unexpected end" in str(error):
-                yield from _never_closed(text, line)
-                return
             number += 1
-            yield Fault(text.name, number, line, "bad_row", {"reason": str(error)})
+            yield _unread(text, lines, (delimiter, len(names)), number, error)
             continue
         if row is None:
             return
         if row:
             number += 1
-            yield _record(text, names, row, number, line)
+            yield _record(text, names, row, number, lines)
 
 
-def _record(text: Text, names: list[str], row: list[str], number: int, line: int) -> Record | Fault:
+def _record(text: Text, names: list[str], row: list[str], number: int, lines: _Lines) -> Record | Fault:
     if len(row) != len(names):
-        values = {"fields": len(row), "columns": len(names)}
-        return Fault(text.name, number, line, "row_length", values)
+        return _fault(text, lines, number, "row_length", fields=len(row), columns=len(names))
     if text.damaged:
         damage = next((cell[found.start() :] for cell in row if (found := DAMAGED.search(cell))), None)
         if damage is not None:
             guess = encoding_guess(damage.encode("utf-8", "surrogateescape"))
-            return Fault(text.name, number, line, "line_encoding", {"column": 1, "guess": guess})
-    return Record({name: cell for name, cell in zip(names, row, strict=True) if name}, number, line)
+            return _fault(text, lines, number, "line_encoding", column=1, guess=guess)
+    return Record({name: cell for name, cell in zip(names, row, strict=True) if name}, number, lines.line)
 
 
-def _never_closed(text: Text, line: int) -> Iterator[Fault]:
-    """The file from `line` on is one field."""
-    if not text.lenient:
-        raise Problem("data.open_quote", where=f"{text.path}:{line}", line=line)
-    yield Fault(text.name, None, line, "open_quote_from", {"line": line})
+def _unread(text: Text, lines: _Lines, table: tuple[str, int], number: int, error: csv.Error) -> Fault:
+    """A row that is none: a quotation mark in it is never closed, or text follows it. `table`: what parts its
+    columns, and how many there are."""
+    never_closed = "unexpected end" in str(error)
+    if never_closed and not text.lenient:
+        raise Problem("data.open_quote", where=f"{text.path}:{lines.line}", line=lines.line)
+    if _are_rows(lines.taken[1:], *table):
+        lines.give_back()
+    if never_closed:
+        return _fault(text, lines, number, "open_quote_from", line=lines.line)
+    return _fault(text, lines, number, "bad_row", reason=str(error))
+
+
+def _fault(text: Text, lines: _Lines, number: int, code: str, **values: object) -> Fault:
+    """What is wrong with the row that is being read; with its text where all faults are wanted."""
+    raw = lines.raw if text.lenient else None
+    return Fault(text.name, number, lines.line, code, values, raw=raw)
+
+
+def _are_rows(lines: list[str], delimiter: str, columns: int) -> bool:
+    """Whether lines that stand behind an open quotation mark are rows of the table: every one of many fits,
+    as no cell of several lines would by chance."""
+    if len(lines) < SURE:
+        return False
+    reader = csv.reader(lines, delimiter=delimiter, strict=True)
+    try:
+        return all(len(row) == columns for row in reader if row)
+    except csv.Error as error:  # the last of them may go on beyond what was read
+        return "unexpected end" in str(error) and reader.line_num == len(lines)
