@@ -306,3 +306,50 @@ def test_a_key_without_quotation_marks_is_not_told_as_a_file_cut_off(tmp_path: P
     assert isinstance(fault, Fault)
     assert (fault.record, fault.line) == (1, 2)
     assert "A key without quotation marks" in fault.reason()
+
+
+@pytest.mark.parametrize(
+    ("line", "mended"),
+    [
+        (r'{"q": "$\alpha + \frac{1}{2}$"}', None),
+        (r'{"q": "C:\Users\new\temp"}', None),
+        (r'{"q": "a \% b \_ c", "a": "one\ntwo"}', {"q": r"a \% b \_ c", "a": "one\ntwo"}),
+        ('{"q": "He said ""hi"" to me"}', None),
+        ("{'q': 'It''s', 'a': 'b'}", None),
+        ("{'q': 'x', 'q': 'y'}", None),
+        ("{'q': 'x', 'a': None, 'b': True}", {"q": "x", "a": None, "b": True}),
+        ('{"q": "x", "a": "y",}', {"q": "x", "a": "y"}),
+    ],
+)
+def test_only_what_is_beyond_doubt_is_mended(tmp_path: Path, line: str, mended: Any) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text(f'{{"q": "first"}}\n{line}\n', "utf-8")
+    found = list(read_records(path, "x", lenient=True))
+    assert [r.value for r in found if isinstance(r, Record)][1:] == ([] if mended is None else [mended])
+    if mended is None:
+        (fault,) = (r for r in found if isinstance(r, Fault) and r.dropped)
+        assert (fault.record, fault.raw) == (1, line)
+
+
+def test_a_line_of_quotation_marks_takes_no_time(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"q": "first"}\n{"q":"' + r"\"" * 200_000 + "\n", "utf-8")  # minutes, if each were tried
+    assert [r.dropped for r in read_records(path, "x", lenient=True) if isinstance(r, Fault)] == [True]
+
+
+TURNS = [[{"role": "user", "content": f"q{n}"}, {"role": "assistant", "content": "a" * 50}] for n in range(9)]
+WRAPPED = [{"examples": [{"x": "z" * 30}], "instruction": f"i{n}", "output": "a" * 30} for n in range(9)]
+
+
+@pytest.mark.parametrize("chunk", [64, 100, 177, 1 << 20])
+@pytest.mark.parametrize("records", [TURNS, WRAPPED], ids=["turns", "lists inside"])
+@pytest.mark.parametrize("indent", [None, 1])
+def test_records_are_the_same_wherever_the_window_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunk: int, records: list[Any], indent: int | None
+) -> None:
+    monkeypatch.setattr(window, "CHUNK", chunk)
+    path = tmp_path / "a.json"
+    path.write_text("\n".join(json.dumps(record, indent=indent) for record in records), "utf-8")
+    is_record = {"instruction", "output"}.issubset
+    found = read_records(path, "x", is_record=lambda value: isinstance(value, dict) and is_record(value))
+    assert [r.value for r in found if isinstance(r, Record)] == records

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ast
+import io
 import json
 import re
+import tokenize
 import warnings
 from collections.abc import Iterator
 from typing import Any
@@ -15,7 +17,9 @@ from tengtune.data.window import BLANK, Text
 from tengtune.ui.problems import Problem
 
 LONGEST_MENDED = 1 << 20
-_STRING = r'"[^"\\]*(?:\\.[^"\\]*)*"'
+_STRING = (
+    r'"[^"\\]*(?:\\.[^"\\]*)*(?:"|\Z)'  # an unended one is matched, too: else each quote is tried in vain
+)
 _NOISE = re.compile(rf"(?s)({_STRING})|(?://|#)[^\n]*|,(?=\s*[\]}}])")
 _ESCAPE = re.compile(r'\\(["\\/bfnrtu]|.)', re.S)
 _FIRST_KEY = re.compile(r"""\{\s*["'“]?([\w $.-]{1,64})""")
@@ -31,7 +35,10 @@ def mended(text: str) -> Any:
     if len(text) > LONGEST_MENDED or not text.startswith(("{", "[")):
         return None
     clean = _NOISE.sub(lambda match: match[1] or "", text)
-    for attempt in (text, clean, _ESCAPE.sub(_escape, clean), _straight(clean)):
+    attempts = [text, clean, _straight(clean)]
+    if not any(map(_is_doubtful, re.findall(_STRING, clean, re.S))):
+        attempts.append(_ESCAPE.sub(_escape, clean))
+    for attempt in attempts:
         try:
             value = LAX_DECODER.decode(attempt)
             check_depth(value, attempt, 0, len(attempt))
@@ -39,6 +46,13 @@ def mended(text: str) -> Any:
             continue
         return value
     return _literal(text)
+
+
+def _is_doubtful(string: str) -> bool:
+    """Whether a string has a backslash that begins no escape beside one that seems to: where the one stands
+    for itself, in a path or a formula, the other most likely does, too."""
+    letters = re.findall(r"\\(.)", string, re.S)
+    return any(c not in '"\\/bfnrtu' for c in letters) and any(c in "bfnrtu" for c in letters)
 
 
 def _escape(match: re.Match[str]) -> str:
@@ -55,11 +69,28 @@ def _literal(text: str) -> Any:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about escapes in the literal
+            if not _is_plain(text):
+                return None
             value = json.loads(json.dumps(ast.literal_eval(text)))
             check_depth(value, text, 0, len(text))
-    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError, tokenize.TokenError):
         return None
     return value
+
+
+def _is_plain(text: str) -> bool:
+    """Whether a Python literal is one as Python prints them: no escapes but repr's, no texts side by side,
+    which Python would join, no key twice, of which it would keep one."""
+    if any(c not in "\\'\"nrtxuU" for c in re.findall(r"\\(.)", text, re.S)):
+        return False
+    tree = ast.parse(text, mode="eval")
+    texts = sum(isinstance(node, ast.Constant) and isinstance(node.value, str) for node in ast.walk(tree))
+    kinds = [token.type for token in tokenize.generate_tokens(io.StringIO(text).readline)]
+    for node in ast.walk(tree):
+        keys = [ast.dump(key) for key in node.keys if key] if isinstance(node, ast.Dict) else []
+        if len(set(keys)) < len(keys):
+            return False
+    return kinds.count(tokenize.STRING) == texts
 
 
 def after_break(text: Text, problem: Problem) -> Iterator[Record | Fault]:

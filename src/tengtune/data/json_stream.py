@@ -15,7 +15,7 @@ from typing import Any
 from tengtune.data import json_mend
 from tengtune.data.detect import Layout, encoding_guess
 from tengtune.data.fault import Fault
-from tengtune.data.json_value import DECODER, Record, check_depth, record, scan, syntax_code
+from tengtune.data.json_value import DECODER, NEAR_END, Record, check_depth, record, scan, syntax_code
 from tengtune.data.window import BLANK, BOM, DAMAGED, Text
 from tengtune.ui import language
 from tengtune.ui.problems import Problem
@@ -39,6 +39,11 @@ _WRAPPED = re.compile(
 
 _TURN = re.compile(r'\[\s*\{\s*"(?:role|from)"\s*:')
 
+AHEAD = 1 << 12
+"""Characters that tell what a value is."""
+LONGEST_TRIED = 1 << 22
+"""A record whose first list might be a list of records is looked at up to this length, in characters."""
+
 IsRecord = Callable[[Any], bool]
 Items = Iterator[Record | Fault]
 
@@ -57,6 +62,8 @@ def _values(text: Text, is_record: IsRecord) -> Items:
     """Lists and objects that follow each other."""
     count = 0
     while mark := text.peek():
+        if len(text.text) - text.position < AHEAD:
+            text.fill()  # what a value begins with must not be cut by the window's end
         count += 1
         if count > 1:
             text.remark("values_joined")
@@ -74,7 +81,7 @@ def _values(text: Text, is_record: IsRecord) -> Items:
 
 def _turns(text: Text) -> Items:
     """A list that is the turns of one conversation: a record itself. Otherwise a list of records."""
-    whole = tried(text.text, text.position)
+    whole = tried(text)
     turns = whole if isinstance(whole, list) else [None]
     one = all(isinstance(turn, dict) and turn.keys() & {"role", "from"} for turn in turns)
     yield from _element(text) if one else _list(text)
@@ -154,20 +161,28 @@ def _wrapped_list(text: Text, is_record: IsRecord) -> tuple[str, int] | None:
     found = _WRAPPED.match(text.text, text.position)
     if not found or found["key"] in INNER_LISTS:
         return None
-    whole, first = tried(text.text, text.position), tried(text.text, found.end() - 1)
+    begin, first_element = found.start("list") - text.position, found.end() - 1 - text.position
+    whole, first = tried(text), tried(text, first_element)
     inner = first[:1] if isinstance(first, list) else [first]
     likely = found["key"].lower() in WRAPPERS and all(isinstance(each, dict) for each in inner)
     if is_record(whole) or not ((likely and inner) or is_record(first)):
         return None
-    return found["key"], found.start("list")
+    return found["key"], text.position + begin
 
 
-def tried(text: str, position: int) -> Any:
-    """The JSON value at a place of the window; None when it is not whole."""
-    try:
-        return DECODER.raw_decode(text, position)[0]
-    except (ValueError, RecursionError):
-        return None
+def tried(text: Text, ahead: int = 0) -> Any:
+    """The JSON value so many characters from here, for which the window is filled up to LONGEST_TRIED; None
+    when it is longer, or none at all."""
+    while True:
+        place = text.position + ahead
+        try:
+            return DECODER.raw_decode(text.text, place)[0]
+        except json.JSONDecodeError as error:
+            cut = error.msg.startswith("Unterminated string") or error.pos > len(text.text) - NEAR_END
+            if not cut or len(text.text) - place > LONGEST_TRIED or not text.fill():
+                return None
+        except RecursionError:
+            return None
 
 
 def _other_member(text: Text) -> str:

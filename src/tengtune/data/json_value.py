@@ -12,7 +12,7 @@ from tengtune.data.window import Text
 LONGEST_INTEGER = 1000
 DEEPEST = 100
 """Lists and objects in each other, at most: what is read must be written again, and stacks are short."""
-_NEAR_END = 16
+NEAR_END = 16
 """An error this near the end of the buffer may only mean that the value goes on after it."""
 
 
@@ -95,7 +95,7 @@ def scan(text: Text) -> Any:
             value, end = DECODER.raw_decode(text.text, start)
             check_depth(value, text.text, start, end)
         except json.JSONDecodeError as error:
-            unfinished = error.msg.startswith("Unterminated string") or error.pos > len(text.text) - _NEAR_END
+            unfinished = error.msg.startswith("Unterminated string") or error.pos > len(text.text) - NEAR_END
             if not (unfinished and text.fill()):
                 at = error.pos - start + text.position
                 code = syntax_code(text.text, at, error.msg, text.ended)
@@ -104,7 +104,7 @@ def scan(text: Text) -> Any:
             text.fail("data.json_deep")
         else:
             # A number near the end of the window may have more digits, or an exponent, after it.
-            near = end > len(text.text) - _NEAR_END
+            near = end > len(text.text) - NEAR_END
             if near and isinstance(value, (int, float)) and text.fill():
                 continue
             text.line_of_last = text.line_at(text.position)

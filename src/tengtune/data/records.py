@@ -93,7 +93,7 @@ def _fail(text: Text) -> NoReturn:
 def _begins_with_json(text: Text) -> bool:
     """Whether a text that is named as something else begins with an object, or a list of such."""
     start = re.compile(r"\[?\s*").match(text.text, text.position)
-    value = tried(text.text, start.end() if start else text.position)
+    value = tried(text, start.end() - text.position if start else 0)
     return isinstance(value, dict)
 
 
