@@ -289,6 +289,93 @@ def test_the_lines_of_a_cell_that_was_cut_off_become_no_rows(tmp_path: Path, cap
     assert [each["raw"] for each in rejected] == ["\n".join(['b,"So:', *lines])]
 
 
+def changes_of(folder: Path, capsys: Capture, content: bytes, name: str) -> tuple[int, list[dict[str, Any]]]:
+    """How many records --fix says it mended, and what OUT.changes.jsonl says."""
+    (folder / name).write_bytes(content)
+    code, out, _ = tengtune(capsys, "data", "check", name, "--fix", "out.jsonl", "--json")
+    assert code == 0
+    lines = (folder / "out.jsonl.changes.jsonl").read_text("utf-8").splitlines()
+    return events(out)[-1]["mended"], [json.loads(line) for line in lines]
+
+
+@pytest.mark.parametrize(
+    ("line", "change"),
+    [
+        ('{"instruction": "a", "output": "b",}', "comma removed"),
+        ('{"instruction": "a", "output": "b"} // c', "comment removed"),
+        ("{'instruction': 'a', 'output': 'b'}", "Python literal written as JSON"),
+        ('{"instruction": "a", "output": "b\tc"}', "tab or line break in a text written as an escape"),
+        ('{"instruction": "a", "output": 7}', "the number output became a text"),
+        ('{"instruction": "a", "output": "50\\%"}', "backslash doubled"),
+    ],
+)
+def test_a_change_says_what_was_done(line: str, change: str, tmp_path: Path, capsys: Capture) -> None:
+    good = '{"instruction": "q", "output": "x"}'
+    mended, changes = changes_of(tmp_path, capsys, f"{good}\n{line}\n".encode(), "in.jsonl")
+    assert (mended, [(each["record"], each["change"]) for each in changes]) == (1, [(1, change)])
+
+
+@pytest.mark.parametrize(("encoding", "name"), [("gbk", "GBK"), ("big5", "BIG5"), ("utf-16", "UTF-16")])
+def test_a_file_of_another_encoding_is_mended_and_said(
+    encoding: str, name: str, tmp_path: Path, capsys: Capture
+) -> None:
+    text = (
+        "今天天氣很好，我們一起去公園走走。" if encoding == "big5" else "今天天气很好，我们一起去公园走走。"
+    )
+    records = [{"instruction": f"{i}", "output": text} for i in range(3)]
+    content = "\n".join(json.dumps(record, ensure_ascii=False) for record in records).encode(encoding)
+    mended, changes = changes_of(tmp_path, capsys, content, "in.jsonl")
+    assert mended == 3
+    assert [each["change"] for each in changes] == [f"read as {name}, written as UTF-8"]
+    written = (tmp_path / "out.jsonl").read_text("utf-8").splitlines()
+    assert [json.loads(line) for line in written] == records
+
+
+def test_a_broken_file_leads_to_fix(tmp_path: Path, capsys: Capture) -> None:
+    (tmp_path / "my data.json").write_text('[{"instruction": "a", "output": "b"},]', "utf-8")
+    convert = ("data", "convert", "my data.json", "--to", "alpaca", "--out", "out.json")
+    code, _, err = tengtune(capsys, *convert)
+    assert code == 2
+    assert "tengtune data check 'my data.json' --fix clean.jsonl" in " ".join(err.split())
+    code, out, _ = tengtune(capsys, "data", "check", "my data.json", "--fix", "clean.jsonl")
+    assert code == 0
+    assert "what to do: let --fix mend it" in out
+    assert (tmp_path / "clean.jsonl").exists()
+
+
+@pytest.mark.parametrize(
+    ("record", "key", "near"),
+    [
+        ({"instuction": "a"}, "instuction", "instruction"),
+        ({"Instuction": "a", "output": "b"}, "Instuction", "instruction"),
+        ({"mesages": []}, "mesages", "messages"),
+        ({"promt": "a", "completion": "b"}, "promt", "prompt"),
+        ({"questoin": "a", "anwser": "b"}, "questoin", "question"),
+    ],
+)
+def test_a_misspelt_key_alone_is_told(
+    record: dict[str, Any], key: str, near: str, tmp_path: Path, capsys: Capture
+) -> None:
+    _, out, _ = tengtune(capsys, "data", "check", write(tmp_path, [record]), "--json")
+    (fault,) = [e for e in events(out) if e["event"] == "fault" and e["dropped"]]
+    assert fault["code"] == "misspelt"
+    assert f'"{key}"' in fault["reason"]
+    assert near in fault["reason"]
+
+
+def test_keys_that_are_like_none_are_not_guessed_at(tmp_path: Path, capsys: Capture) -> None:
+    records = [{"title": "a", "body": "b"}, {"query": "a"}, {"inputs": "a"}]
+    _, out, _ = tengtune(capsys, "data", "check", write(tmp_path, records), "--json")
+    assert events(out)[-1]["kinds"] == {"no_format": 3}
+
+
+def test_chinese_texts_name_kinds_in_chinese(tmp_path: Path, capsys: Capture) -> None:
+    write(tmp_path, [{"instruction": "a", "output": value} for value in (1, [1], {"a": 1}, True)])
+    out = tengtune(capsys, "--lang", "zh", "data", "check", "data.json")[1]
+    for kind in ("数字", "列表", "对象", "布尔值"):
+        assert f"output 是{kind}" in out
+
+
 @pytest.mark.parametrize("name", sorted(p.name for p in MESSY.iterdir() if p.name != "manifest.json"))
 def test_what_fix_writes_is_clean_and_nothing_is_lost(name: str, tmp_path: Path, capsys: Capture) -> None:
     code, out, _ = tengtune(capsys, "data", "check", str(MESSY / name), "--fix", "out.jsonl", "--json")

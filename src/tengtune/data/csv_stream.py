@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import shlex
 from collections import deque
 from collections.abc import Iterator
 
@@ -118,7 +119,8 @@ def _unread(text: Text, lines: _Lines, table: tuple[str, int], number: int, erro
     columns, and how many there are."""
     never_closed = "unexpected end" in str(error)
     if never_closed and not text.lenient:
-        raise Problem("data.open_quote", where=f"{text.path}:{lines.line}", line=lines.line)
+        where, file = f"{text.path}:{lines.line}", shlex.quote(str(text.path))
+        raise Problem("data.open_quote", where=where, line=lines.line, file=file)
     if _are_rows(lines.taken[1:], *table):
         lines.give_back()
     if never_closed:

@@ -24,7 +24,15 @@ from tengtune.data.rename import renamed
 from tengtune.ui import language
 
 TEXT_KEYS = KEYS - INNER_LISTS
+MENDED_SYNTAX = tuple(
+    f"json_{name}"
+    for name in ("trailing_comma", "comma_missing", "comment", "python", "typographic", "control", "escape")
+)
 REJECTED, CHANGES = ".rejected.jsonl", ".changes.jsonl"
+
+
+RECODED = ("wrong_encoding", "other_encoding")
+"""Faults of files that are written in another encoding, every record of them."""
 
 
 def beside(out: Path) -> tuple[Path, Path]:
@@ -43,17 +51,18 @@ class Fixer:
         self.out, self.rejected, self.changes = out, rejected, changes
         self.counts: Counter[str] = Counter(written=0, mended=0, copies=0, rejected=0)
         self._seen: set[int] = set()
+        self._as_it_was: Counter[str] = Counter()  # records written unmended, by file
 
     def take(self, item: Outcome | Fault) -> None:
         """Write one record, or note a fault of the file."""
         if isinstance(item, Fault):
             if item.record is None:
-                self._change(item.file, None, item.line, item.reason())
+                self._of_file(item)
             else:
                 self._reject(item.file, item.record, item.line, [item], raw=item.raw)
             return
         number, line = item.record.number, item.record.line
-        mended = [fault.reason() for fault in item.record.mended]
+        mended = [done(fault) for fault in item.record.mended]
         value = renamed(item.record.value, self.reader.names)
         reasons = self._against(item.file, value, number, line)
         if reasons:
@@ -72,7 +81,18 @@ class Fixer:
         self.counts["written"] += 1
         if mended:
             self.counts["mended"] += 1
-            self._change(item.file, number, line, "; ".join(mended))
+            reason = "; ".join(fault.reason() for fault in item.record.mended)
+            self._change(item.file, number, line, "; ".join(mended), reason)
+        else:
+            self._as_it_was[item.file] += 1
+
+    def _of_file(self, fault: Fault) -> None:
+        """Note a fault of the file; it comes after the file's records."""
+        if fault.code == "no_record":
+            return
+        self._change(fault.file, None, fault.line, done(fault), fault.reason())
+        if fault.code in RECODED and fault.values.get("guess") != "?":
+            self.counts["mended"] += self._as_it_was.pop(fault.file, 0)
 
     def _against(self, file: str, value: Any, number: int, line: int | None) -> list[Fault]:
         """The reasons against a record."""
@@ -93,8 +113,9 @@ class Fixer:
         entry = {"file": file, "record": record, "line": line, "reasons": told, **content}
         self.rejected.write(written(entry) + "\n")
 
-    def _change(self, file: str, record: int | None, line: int | None, change: str) -> None:
-        entry = {"file": file, "record": record, "line": line, "change": change}
+    def _change(self, file: str, record: int | None, line: int | None, change: str, reason: str) -> None:
+        """`change`: what was done, `reason`: because of what, "" where the one says the other."""
+        entry = {"file": file, "record": record, "line": line, "change": change, "reason": reason}
         self.changes.write(written(entry) + "\n")
 
 
@@ -104,6 +125,17 @@ def fixer(reader: Reader, judge: Judge, out: Path) -> Iterator[Fixer]:
     with ExitStack() as stack:
         streams = [stack.enter_context(files.atomic_file(path, "w")) for path in (out, *beside(out))]
         yield Fixer(reader, judge, *streams)
+
+
+def done(fault: Fault) -> str:
+    """What was done about a fault that kept nothing from being read, in the current language."""
+    texts = language.area_messages("check")
+    name = fault.code
+    if name in ("bad_line", "broken"):  # the reason within the text says more
+        reasons = {language.lookup(f"data.{each}"): each for each in MENDED_SYNTAX}
+        name = reasons.get(fault.values["reason"], "read_on" if fault.record is None else "")
+    code = f"check.done_{name}" if name else "check.done"
+    return language.say(code, **fault.values) if code in texts else fault.reason()
 
 
 def mended_value(value: Any) -> tuple[Any, list[str]]:

@@ -177,4 +177,7 @@ def _no_format(keys: tuple[str, ...], wanted: str) -> Unfit:
         return Unfit("preference", keys=shown)
     if len(keys) > 1 and formats.turns.TURN_KEYS.issuperset(keys):
         return Unfit("bare_turn", keys=shown)
+    probable = formats.probable(keys, wanted)
+    if probable:
+        return Unfit("misspelt", key=probable[0], near=probable[1])
     return Unfit("no_format", keys=shown, expected=formats.expected(wanted))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import codecs
 import re
+import shlex
 import zlib
 from collections.abc import Callable, Iterator
 from lzma import LZMAError
@@ -238,7 +239,9 @@ class Text:
         line, column, byte = self.place(self.position if at is None else at)
         where = f"{self.path}:{line}:{column}"
         reason = language.say(code, longest=LONGEST)
-        raise Problem("data.bad_json", where=where, record=max(self.record, 0), byte=byte, reason=reason)
+        problem = "data.bad_json_for_good" if self.lenient else "data.bad_json"
+        values: dict[str, Any] = {"record": max(self.record, 0), "byte": byte, "reason": reason}
+        raise Problem(problem, where=where, file=shlex.quote(str(self.path)), **values)
 
 
 def _is_mixed(data: bytes) -> bool:

@@ -12,6 +12,9 @@ from tengtune.data.formats import alpaca, dolly, instances, pairs, plain, turns
 from tengtune.data.formats.context import CONTEXT_KEYS
 
 ALIKE = 0.85
+"""What difflib says of two names so that one is taken for the other, misspelt; beside keys that are known."""
+SIMILAR = 0.8
+"""The same where only names that make a whole format count."""
 
 Read = Callable[[dict[str, Any], Notes], list[Any]]
 
@@ -78,6 +81,20 @@ def expected(wanted: str) -> str:
     """The keys a record must have, for messages to the user."""
     names = FORMATS if wanted == "auto" else [wanted]
     return ", ".join("+".join(sorted(mark)) for name in names for mark in FORMATS[name].marks)
+
+
+def probable(keys: Iterable[str], wanted: str) -> tuple[str, str] | None:
+    """Of keys that are of no format: one that is probably misspelt, and the key that was meant, where mending
+    what is misspelt makes them a format's."""
+    names = FORMATS if wanted == "auto" else [wanted]
+    marks = {key for name in names for mark in FORMATS[name].marks for key in mark}
+    meant: dict[str, str] = {}
+    for key in keys:
+        lower = key.strip().lower()
+        near = difflib.get_close_matches(lower[:40], sorted(marks), n=1, cutoff=SIMILAR)
+        meant[key] = near[0] if near else lower
+    changed = [(key[:40], near) for key, near in meant.items() if key.strip().lower() != near]
+    return changed[0] if changed and choose(meant.values(), wanted) else None
 
 
 def misspelt(keys: Iterable[str], form: Format) -> tuple[str, str] | None:

@@ -7,6 +7,7 @@ from typing import Any
 
 from tengtune.data.fault import Note, Unfit
 from tengtune.data.json_value import DECODER, RepeatedKey, check_depth
+from tengtune.ui import language
 
 _KINDS = {
     "dict": "object",
@@ -15,14 +16,15 @@ _KINDS = {
     "str": "text",
     "int": "number",
     "float": "number",
-    "bool": "true/false",
+    "bool": "bool",
     "NoneType": "null",
 }
 
 
 def kind(value: Any) -> str:
-    """What JSON calls this value."""
-    return _KINDS.get(type(value).__name__, type(value).__name__)
+    """What kind of JSON value this is, in the current language."""
+    name = type(value).__name__
+    return language.say(f"data.kind_{_KINDS[name]}") if name in _KINDS else name
 
 
 def as_object(value: Any, at: str) -> dict[str, Any]:
