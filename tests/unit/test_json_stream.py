@@ -353,3 +353,17 @@ def test_records_are_the_same_wherever_the_window_ends(
     is_record = {"instruction", "output"}.issubset
     found = read_records(path, "x", is_record=lambda value: isinstance(value, dict) and is_record(value))
     assert [r.value for r in found if isinstance(r, Record)] == records
+
+
+@pytest.mark.parametrize("other", ["gb18030", "cp1252"])
+@pytest.mark.parametrize("before", [1, 3])
+def test_a_line_of_another_encoding_costs_that_line(tmp_path: Path, other: str, before: int) -> None:
+    odd = json.dumps({"q": "odd café" if other == "cp1252" else "写一句话"}, ensure_ascii=False).encode(other)
+    plain = [json.dumps({"q": f"plain {n}"}).encode() for n in range(before)]
+    wide = [json.dumps({"q": f"后面的中文 {n}"}, ensure_ascii=False).encode() for n in range(3)]
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(b"\n".join([*plain, odd, *plain, *wide]))
+    found = list(read_records(path, "x", lenient=True))
+    expected = [json.loads(line) for line in [*plain, *plain, *wide]]
+    assert [r.value for r in found if isinstance(r, Record)] == expected
+    assert [(r.record, r.code) for r in found if isinstance(r, Fault)] == [(before, "line_encoding")]

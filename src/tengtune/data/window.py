@@ -245,10 +245,12 @@ class Text:
 
 
 def _is_mixed(data: bytes) -> bool:
-    """Whether most lines that are not plain ASCII are UTF-8 all the same."""
-    wide = [line for line in data.splitlines() if not line.isascii()][:-1]
-    sound = sum(_is_utf8(line) for line in wide)
-    return sound > len(wide) - sound
+    """Whether other encodings stand in single lines only: some lines beyond ASCII are UTF-8 (a few may look
+    it by chance), or there is but one among many."""
+    lines = [line for line in data.splitlines() if line.strip()]
+    wide = [line for line in lines if not line.isascii()]
+    sound = sum(map(_is_utf8, wide))
+    return 4 * sound > len(wide) or (len(wide) == 1 and len(lines) > 2)
 
 
 def _is_utf8(line: bytes) -> bool:
