@@ -67,7 +67,7 @@ def test_data_speaks_chinese(folder: Path, capsys: pytest.CaptureFixture[str]) -
     assert "丢弃：missing 1 条" in err
     assert "参与训练的 token 数" in out
     code, out, err = tengtune(capsys, "--lang", "zh", "data", "show", "0")
-    assert "第 0 个文档，共 2 个（训练集），来自 data.json:0" in out
+    assert "第 0 个文档，共 2 个（训练集），来自 data.json 记录 0" in out
 
 
 def test_data_as_json(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -87,7 +87,7 @@ def test_show_marks_what_is_trained(folder: Path, capsys: pytest.CaptureFixture[
     tengtune(capsys, "data")
     code, out, _ = tengtune(capsys, "data", "show", "run.yaml", "1")
     assert code == 0
-    assert "document 1 of 2 (train), from data.json:1" in out
+    assert "document 1 of 2 (train), from data.json, record 1" in out
     assert "{im_start}user\nSay no{im_end}\n{im_start}assistant\n[[no<|im_end|>]]{+im_end}" in out
     assert "\033" not in out
 

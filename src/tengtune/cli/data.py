@@ -55,6 +55,7 @@ def show(
     arguments: tuple[str, ...], overrides: tuple[str, ...], heldout: bool, no_color: bool, as_json: bool
 ) -> None:
     """Show document N and what of it is trained; numbers begin with 0."""
+    from tengtune.data.fault import place
     from tengtune.data.store import open_store
     from tengtune.text.tokenizer import open_tokenizer
     from tengtune.text.view import legend, mask_view
@@ -74,12 +75,13 @@ def show(
         raise Problem("view.no_document", where=folder, number=number, documents=store.documents, last=last)
     example = store.example(number)
     colour = not no_color and sys.stdout.isatty() and "NO_COLOR" not in os.environ
+    name, _, record = example.source.rpartition(":")
     title = language.say(
         "view.title",
         number=number,
         documents=store.documents,
         part=language.say(f"data.{part}"),
-        source=example.source,
+        source=place(name, int(record)),
     )
     make_console(False, as_json).result(
         f"{title}\n{legend(example, colour)}\n\n{mask_view(example, tokenizer, colour)}",

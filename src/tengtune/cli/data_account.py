@@ -38,6 +38,7 @@ def show(console: Console, account: Account, reader: Reader, rows: list[RowLengt
     lines += _faults(account, report.of_files, "check.of_files")
     lines += _faults(account, report.dropped, "check.unusable")
     lines += _faults(account, report.remarks, "check.odd")
+    lines += [""] if len(lines) > 1 else []
     if reader.unused:
         lines.append(
             say("check.unused", keys=", ".join(f"{k} ({n})" for k, n in reader.unused.most_common(12)))
@@ -84,14 +85,14 @@ def _faults(account: Account, counts: Counter[str], title: str) -> list[str]:
     lines: list[str] = []
     for code, count in counts.most_common():
         first = account.report.first[code]
-        lines += [] if lines else ["", f"{language.say(title)}:"]
+        lines += [] if lines else ["", language.say(title)]
         lines.append("  " + language.say("check.kind", name=code, count=count))
         lines += [f"    {fault.where}: {fault.reason()}" for fault in first]
         if count > len(first):
             lines.append("    " + language.say("check.more", count=count - len(first)))
         if first[0].fix():
             lines.append("    " + language.say("check.fix", fix=first[0].fix()))
-    return [*lines, ""] if lines else []
+    return lines
 
 
 def _pairs(pairs: list[tuple[Place, Place]], count: int) -> str:

@@ -115,7 +115,9 @@ class Fixer:
 
     def _change(self, file: str, record: int | None, line: int | None, change: str, reason: str) -> None:
         """`change`: what was done, `reason`: because of what, "" where the one says the other."""
-        entry = {"file": file, "record": record, "line": line, "change": change, "reason": reason}
+        entry: dict[str, Any] = {"file": file, "record": record, "line": line, "change": change}
+        if reason:
+            entry["reason"] = reason
         self.changes.write(written(entry) + "\n")
 
 
