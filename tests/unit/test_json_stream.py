@@ -367,3 +367,15 @@ def test_a_line_of_another_encoding_costs_that_line(tmp_path: Path, other: str, 
     expected = [json.loads(line) for line in [*plain, *plain, *wide]]
     assert [r.value for r in found if isinstance(r, Record)] == expected
     assert [(r.record, r.code) for r in found if isinstance(r, Fault)] == [(before, "line_encoding")]
+
+
+@pytest.mark.parametrize("indent", ["", "  ", "\t"])
+def test_a_broken_element_costs_itself_whatever_its_keys(tmp_path: Path, indent: str) -> None:
+    good = [{"q": f"{n}", "inner": [{"id": n}, {"id": 0}]} for n in range(50)]
+    lines = [json.dumps(record) for record in good]
+    lines.insert(1, '{"id": 1 "q": "broken", "inner": [{"id": 7}, {"id": 8}]}')
+    path = tmp_path / "a.json"
+    path.write_text("[\n" + ",\n".join(indent + line for line in lines) + "\n]", "utf-8")
+    found = list(read_records(path, "x", lenient=True))
+    assert [r.value for r in found if isinstance(r, Record)] == good
+    assert [(r.code, r.record) for r in found if isinstance(r, Fault)] == [("broken", 1)]

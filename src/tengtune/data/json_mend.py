@@ -95,7 +95,7 @@ def _is_plain(text: str) -> bool:
 
 def after_break(text: Text, problem: Problem) -> Iterator[Record | Fault]:
     """The broken record at the present position: mended, or as a fault with its text; `position` is moved to
-    where the next one begins, told by the first key of this one."""
+    where the next one begins, told by the first key of this one, or by a line that begins like its line."""
     line, column = (int(part) for part in str(problem.where).rsplit(":", 2)[1:])
     piece = _piece(text)
     values = {"column": column, "byte": problem.values["byte"], "reason": problem.values["reason"]}
@@ -109,19 +109,31 @@ def after_break(text: Text, problem: Problem) -> Iterator[Record | Fault]:
 
 def _piece(text: Text) -> str:
     """The text from here to the next record, which is taken out of the window."""
-    first = _FIRST_KEY.match(text.text, text.position)
-    key = rf"""\{{\s*["'“]?{re.escape(first[1])}\b""" if first else r"\{"
-    pattern = re.compile(key)
+    column = text.place(text.position)[1]
+    before = text.text[max(text.position - column + 1, 0) : text.position]
+    found = -1
+    if not before.strip(" \t"):
+        found = _search(text, re.compile(rf"(?<=\n)[ \t]{{{column - 1}}}(?=\{{)"))
+    if found < 0:
+        first = _FIRST_KEY.match(text.text, text.position)
+        key = rf"""\{{\s*["'“]?{re.escape(first[1])}\b""" if first else r"\{"
+        found = _search(text, re.compile(key))
+    piece = text.text[text.position : found if found >= 0 else len(text.text)].rstrip(BLANK)
+    body = piece.removesuffix("," if found >= 0 else "]")
+    text.line_at(text.position)
+    text.position += len(body) if found >= 0 else len(text.text) - text.position  # a comma is read as one
+    return body
+
+
+def _search(text: Text, pattern: re.Pattern[str]) -> int:
+    """Where the pattern is found next, behind the present position; -1 when not within LONGEST_MENDED."""
     begin = 1
     while True:
         found = pattern.search(text.text, text.position + begin)
-        if found or len(text.text) - text.position > LONGEST_MENDED:
-            break
+        if found:
+            return found.start()
+        if len(text.text) - text.position > LONGEST_MENDED:
+            return -1
         begin = max(len(text.text) - text.position - 100, 1)
         if not text.fill():
-            break
-    end = found.start() if found else len(text.text)
-    piece = text.text[text.position : end]
-    text.line_at(text.position)
-    text.position = end
-    return piece.rstrip(BLANK).removesuffix("]") if not found else piece
+            return -1
