@@ -27,8 +27,9 @@ def atomic_file(path: Path, mode: str = "wb") -> Iterator[IO[Any]]:
     with os_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
-            encoding = None if "b" in mode else "utf-8"
-            with open(partial, mode, encoding=encoding) as stream:
+            # Names of files that the locale cannot hold go out as the bytes they are (os.fsdecode).
+            text: dict[str, Any] = {} if "b" in mode else {"encoding": "utf-8", "errors": "surrogateescape"}
+            with open(partial, mode, **text) as stream:
                 yield stream
                 stream.flush()
                 os.fsync(stream.fileno())

@@ -246,6 +246,8 @@ class Recipe(Group):
 
     def resolve(self, path: str) -> Path:
         """A path of the run file, as the user means it: relative to the run file's folder, ~ expanded."""
+        # A run file is UTF-8, and so are names on disks, whatever the locale has the system's calls take.
+        path = os.fsdecode(path.encode("utf-8", "surrogateescape"))
         # Not pathlib's own: those raise for a ~name without a home, and for links in a circle.
         return Path(os.path.realpath(self.file.parent / os.path.expanduser(path)))
 

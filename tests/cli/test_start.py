@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.tiny import tiny_model, tiny_tokenizer
 
 from tengtune.pipeline import STEPS
 
@@ -179,3 +180,19 @@ def test_no_framework_is_loaded_for_help_or_a_typo(tmp_path: Path) -> None:
             [sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=True
         )
         assert "LOADED []" in done.stdout
+
+
+def test_names_in_a_run_file_are_utf8_whatever_the_locale(tmp_path: Path) -> None:
+    tiny_tokenizer(tiny_model(tmp_path / "模型"))
+    (tmp_path / "数据.json").write_text('[{"instruction": "a", "output": "b"}]', "utf-8")
+    (tmp_path / "run.yaml").write_text("model: 模型\ndata: 数据.json\n", "utf-8")
+    plain = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    done = subprocess.run(
+        [sys.executable, "-m", "tengtune", "data", "run.yaml", "--quiet"],
+        cwd=tmp_path,
+        env={**os.environ, **plain},
+        capture_output=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "runs" / "run" / "data" / "train" / "store.json").exists()

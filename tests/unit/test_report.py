@@ -16,7 +16,7 @@ from tests.report_lab import NASTY, Page, collected, make_recipe, write_lines, w
 import tengtune
 from tengtune import engine, pipeline
 from tengtune.report import charts, html
-from tengtune.report.evidence import sources
+from tengtune.report.evidence import _lines, _metrics, sources
 from tengtune.report.page import page
 from tengtune.report.verdict import judge
 from tengtune.steps import report as step
@@ -401,3 +401,11 @@ def test_another_language_or_new_results_make_it_anew(
     assert not changed()
     monkeypatch.setattr(language, "_chosen", "zh")
     assert changed()
+
+
+def test_lines_that_are_no_records_are_left_out(tmp_path: Path) -> None:
+    path = tmp_path / "lines.jsonl"
+    path.write_text('null\n{"prompt": "a"}\n[1]\n3\n', "utf-8")
+    assert _lines(path) == [{"prompt": "a"}]
+    path.write_text('null\n{"step": 1}\n', "utf-8")
+    assert _metrics(path) == [{"step": 1}]

@@ -39,6 +39,8 @@ def command(
     """Answer questions; asked none, compare the answers before and after training."""
     if (questions is None) != (out is None):
         raise misused("predict.file_and_out")
+    if any(not prompt.strip() for prompt in prompts):
+        raise misused("predict.empty_prompt")
     if not prompts and questions is None:
         if folder is not None:
             raise misused("predict.what_to_ask")

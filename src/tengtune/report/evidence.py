@@ -142,7 +142,7 @@ def _object(path: Path) -> dict[str, Any] | None:
 
 def _metrics(path: Path) -> list[dict[str, Any]]:
     try:
-        return list(metrics.read(path))
+        return [record for record in metrics.read(path) if isinstance(record, dict)]
     except (OSError, ValueError):
         return []
 
@@ -151,7 +151,9 @@ def _lines(path: Path) -> list[dict[str, Any]]:
     def objects() -> Iterator[dict[str, Any]]:
         with open(path, encoding="utf-8") as stream:
             for line in islice(stream, MOST_LINES):
-                yield json.loads(line)
+                value = json.loads(line)
+                if isinstance(value, dict):
+                    yield value
 
     try:
         return list(objects())
