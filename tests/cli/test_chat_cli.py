@@ -350,3 +350,15 @@ def test_files_that_are_not_ours_stay(
     os.mkfifo(tmp_path / "pipe")  # it could be read once only
     assert tengtune(*BATCH[:4], "pipe", "--out", "new.jsonl") == 2
     assert "predict.pipe" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("text", ['[{"prompt": "a"}]', '{\n "prompt": "a"\n}', "prompt,answer\na,b\n"])
+def test_questions_that_are_no_lines_are_refused_as_a_whole(
+    text: str, model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    questions, out = tmp_path / "questions.json", tmp_path / "answers.jsonl"
+    questions.write_text(text, "utf-8")
+    with pytest.raises(SystemExit) as caught:
+        main(["predict", "--model", str(model), "--file", str(questions), "--out", str(out)])
+    assert (caught.value.code, out.exists()) == (2, False)
+    assert "predict.not_lines" in capsys.readouterr().err

@@ -7,9 +7,11 @@ on with them.
 
 from __future__ import annotations
 
+import codecs
 import hashlib
 import json
 import os
+import shlex
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
@@ -52,10 +54,15 @@ class Tally:
 
 
 def require(path: Path) -> None:
-    """Problem unless the questions can be read: twice, or more when a run goes on, so not from a pipe."""
+    """Problem unless the questions can be read: twice, or more when a run goes on, so not from a pipe; and
+    unless they are JSON Lines by their first one."""
     if path.is_fifo():
         raise Problem("predict.pipe", where=path)
     files.require_file(path)
+    with os_errors(path), open(path, "rb") as stream:
+        first = next((line.strip() for line in stream if line.strip()), b"{}").removeprefix(codecs.BOM_UTF8)
+    if not first.startswith(b"{") or first == b"{":  # a list, a table, an object over several lines
+        raise Problem("predict.not_lines", where=path, file=shlex.quote(str(path)))
 
 
 def digest(path: Path) -> tuple[str, int]:
