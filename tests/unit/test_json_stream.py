@@ -379,3 +379,21 @@ def test_a_broken_element_costs_itself_whatever_its_keys(tmp_path: Path, indent:
     found = list(read_records(path, "x", lenient=True))
     assert [r.value for r in found if isinstance(r, Record)] == good
     assert [(r.code, r.record) for r in found if isinstance(r, Fault)] == [("broken", 1)]
+
+
+def test_a_fault_in_every_element_takes_no_time(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    count = 20_000  # half a minute, if every place were counted from the window's begin
+    path.write_text("[" + ",\n".join(['{"q": "x" "a": "好"}'] * count) + "]", "utf-8")
+    found = [
+        r for r in read_records(path, "x", lenient=True) if isinstance(r, Fault) and r.record is not None
+    ]
+    assert [(r.record, r.line) for r in found] == [(n, n + 1) for n in range(count)]
+    size = len('{"q": "x" "a": "好"},\n'.encode())
+    assert [r.values["byte"] for r in found] == [1 + size * n + len('{"q": "x" ') for n in range(count)]
+
+
+def test_lists_beside_the_records_are_none(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    path.write_text('{"version": "1", "data": [{"q": "x"}], "authors": ["Ann", "Bob"], "tags": []}', "utf-8")
+    assert values(path) == [{"q": "x"}]

@@ -141,11 +141,12 @@ def done(fault: Fault) -> str:
 
 
 def mended_value(value: Any) -> tuple[Any, list[str]]:
-    """A record with numbers where texts should be as texts; and what was changed."""
+    """A record with whole numbers where texts should be as texts; and what was changed. Of others it is not
+    known how they were written (19.90, 1e5)."""
     changes: list[str] = []
 
     def text(inner: Any, at: str) -> Any:
-        if isinstance(inner, bool) or not isinstance(inner, (int, float)) or not math.isfinite(inner):
+        if isinstance(inner, bool) or not isinstance(inner, int):
             return inner
         changes.append(language.say("check.number", at=at))
         return str(inner)

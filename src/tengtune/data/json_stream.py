@@ -44,6 +44,8 @@ AHEAD = 1 << 12
 LONGEST_TRIED = 1 << 22
 """A record whose first list might be a list of records is looked at up to this length, in characters."""
 
+_HOLDS_RECORDS = re.compile(r"\[\s*[\[{]")
+
 IsRecord = Callable[[Any], bool]
 Items = Iterator[Record | Fault]
 
@@ -191,7 +193,7 @@ def _other_member(text: Text) -> str:
     if not isinstance(key, str) or text.peek() != ":":
         text.fail("data.json_syntax")
     text.position += 1
-    if text.peek() == "[" and key not in INNER_LISTS:
+    if text.peek() == "[" and key not in INNER_LISTS and _HOLDS_RECORDS.match(text.text, text.position):
         return key
     scan(text)
     return ""

@@ -102,6 +102,7 @@ class Text:
         self._read = 0  # bytes read
         self._lines = 1  # lines and columns before text[0]
         self._column = 0
+        self._mark: tuple[int, int, int] | None = None  # a position with its line and byte
         self._seen = (0, 1)  # a position and its line, to count lines once only
         self.line_of_last = 1  # where the value that was read last begins
         self.damaged = False  # bytes that cannot be decoded are in the text, as lone surrogates
@@ -141,6 +142,7 @@ class Text:
         return not self.ended
 
     def _drop(self) -> None:
+        self._mark = None
         gone = self.text[: self.position]
         self._seen = (0, self.line_at(self.position))
         self._lines = self._seen[1]
@@ -228,11 +230,17 @@ class Text:
         return self._seen[1]
 
     def place(self, at: int) -> tuple[int, int, int]:
-        """Line, column (both from 1) and byte (from 0) of a position in the window."""
-        before = self.text[:at]
-        last = before.rfind(self.newline)
-        column = len(before) - last if last >= 0 else self._column + len(before) + 1
-        return self._lines + before.count(self.newline), column, self._byte_at(at)
+        """Line, column (both from 1) and byte (from 0) of a position in the window. What is near the place
+        asked for before costs little: a file may have a fault in every line."""
+        if self._mark is None:
+            self._mark = (at, self._lines + self.text.count(self.newline, 0, at), self._byte_at(at))
+        seen, line, byte = self._mark
+        start, end, sign = (seen, at, 1) if seen <= at else (at, seen, -1)
+        line += sign * self.text.count(self.newline, start, end)
+        byte += sign * self._size(self.text[start:end])
+        self._mark = (at, line, byte)
+        last = self.text.rfind(self.newline, 0, at)
+        return line, at - last if last >= 0 else self._column + at + 1, byte
 
     def fail(self, code: str, at: int | None = None) -> NoReturn:
         """End with a Problem at the present position, or at another of the window; `code` is the reason."""
