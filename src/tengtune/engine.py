@@ -17,22 +17,31 @@ import importlib
 import json
 import os
 import platform
+import shlex
 import stat
 import time
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import reduce
+from operator import getitem
 from pathlib import Path
 from typing import Any
 
 from tengtune import __version__, files
 from tengtune.lock import held
 from tengtune.pipeline import STEPS, Step, step
-from tengtune.recipe import CHANGEABLE, Recipe, load
+from tengtune.recipe import CHANGEABLE, Recipe, keys, load
 from tengtune.ui.console import Console
 from tengtune.ui.language import LANGUAGES, current
+from tengtune.ui.lists import first_few
 from tengtune.ui.problems import FAILED_RUN, WRONG_INPUT, Problem, from_os_error, os_errors
 
 HEADER_BYTES = 65_536
+TRAINING = ("data", "train")
+"""The steps that make what is learned; whoever asks the model or looks at it does none of them."""
+ASKING = ("name", "backend", "model.dtype", "output.dir")
+"""Keys that today's run file decides besides the CHANGEABLE ones when a trained model is asked."""
+LONGEST_VALUE = 60
 FAILURE = "failure.json"
 """What ended the last step that failed, for the report; gone when a step succeeds."""
 
@@ -46,9 +55,9 @@ class Result:
 
 
 def prepare(recipe: Recipe, fresh: bool) -> None:
-    """Make the run folder, or check that the one there belongs to this very run file.
+    """Make the run folder, or check that what was trained in the one there is what this run file says.
 
-    Raises Problem with the difference when it does not, and where no folder can be made. `fresh` sets an old
+    Raises Problem with the difference when it is not, and where no folder can be made. `fresh` sets an old
     folder aside.
     """
     record, text = recipe.folder / "run.yaml", snapshot(recipe)
@@ -96,12 +105,42 @@ def _make_folder(folder: Path) -> None:
 
 
 def _check_same(recipe: Recipe, record: Path, text: str) -> None:
-    """Problem unless the folder's record of its run file says what today's does, but for CHANGEABLE keys."""
+    """Problem where a training has begun that today's run file would do otherwise. Before that, and for
+    CHANGEABLE keys, the steps' own records decide what is done again."""
+    if not (recipe.folder / "train.json").exists() and not any(recipe.folder.glob("checkpoints/step_*")):
+        return
     before, after = _comparable(_old_snapshot(record)), _comparable(text)
     if before != after:
         changes = difflib.unified_diff(before, after, "run folder", "run file", n=0, lineterm="")
         shown = "\n".join(c for c in changes if not c.startswith(("---", "+++", "@@")))
-        raise Problem("engine.changed", where=recipe.folder, difference=shown, name=f"{recipe.name}-2")
+        code = "engine.changed_by_set" if recipe.overrides else "engine.changed"
+        raise Problem(code, where=recipe.folder, difference=shown, name=f"{recipe.name}-2")
+
+
+def reopen(recipe: Recipe, console: Console) -> Recipe:
+    """The recipe for a command that looks at a run folder or asks its model: today's, but what was learned
+    depends on is as the folder's own snapshot has it, and that is said. Writes nothing."""
+    try:
+        before = _flat(load(recipe.folder / "run.yaml"))
+    except Problem:  # no folder yet, or a snapshot with a key that has gone since
+        return recipe
+    now = _flat(recipe)
+    other = [key for key in now if now[key] != before[key] and key not in (*CHANGEABLE, *ASKING)]
+    if not other:
+        return recipe
+    values = recipe.model_dump(mode="json")
+    for key in other:
+        *group, last = key.split(".")
+        reduce(getitem, group, values)[last] = before[key]
+    told = [f"{key}: {json.dumps(before[key], ensure_ascii=False)[:LONGEST_VALUE]}" for key in other]
+    console.say("engine.as_made", folder=recipe.folder, settings=first_few(told, ", "))
+    return Recipe(**values, file=recipe.file, overrides=recipe.overrides)
+
+
+def _flat(recipe: Recipe) -> dict[str, Any]:
+    """The values of all keys as "group.key"."""
+    values = recipe.model_dump(mode="json")
+    return {key: reduce(getitem, key.split("."), values) for key in keys()}
 
 
 def _old_snapshot(record: Path) -> str:
@@ -156,6 +195,31 @@ def run_needed(
         for each in before:
             execute(each, recipe, console)
         return execute(target, recipe, console, force, anew)
+
+
+def run_trained(name: str, recipe: Recipe, console: Console, force: bool = False) -> dict[str, Any]:
+    """The step `name` of a run that has been trained, after the steps it needs but for TRAINING, whose
+    products are taken as they are. Problem `engine.not_trained` where there was no training to its end."""
+    if read_record(recipe.folder / "train.json") is None:
+        model, run = shlex.quote(str(recipe.model_folder)), recipe.called()
+        raise Problem("engine.not_trained", where=recipe.folder, run=run, model=model)
+    *before, target = [each for each in _chain(name) if each.name not in TRAINING]
+    _check([*before, target], recipe)
+    with held(lock_file(recipe, target), console):
+        if not all(_stands(step(each), recipe) for each in TRAINING):
+            console.say("engine.older", run=recipe.called())
+        for each in before:
+            execute(each, recipe, console)
+        return execute(target, recipe, console, force)
+
+
+def _stands(each: Step, recipe: Recipe) -> bool:
+    """Whether a step that was done read what is there today."""
+    old = read_record(recipe.folder / f"{each.name}.json") or {}
+    try:
+        return bool(old.get("inputs") == _state(each, recipe)["inputs"])
+    except Problem:  # an input has gone
+        return False
 
 
 def _chain(name: str) -> list[Step]:
@@ -233,7 +297,8 @@ def _execute(each: Step, recipe: Recipe, console: Console, force: bool, anew: bo
     try:
         result: Result = module.run(*arguments)
     except Problem as problem:
-        _note_failure(recipe.folder / FAILURE, each, problem)
+        if each.name != "report":
+            _note_failure(recipe.folder / FAILURE, each, problem)
         raise
     if not (recipe.folder / "run.yaml").exists():
         raise Problem("engine.folder_gone", where=recipe.folder, exit_code=FAILED_RUN, step=each.name)

@@ -29,7 +29,7 @@ def command(recipe: Recipe, console: Console, folder: Path | None, asked: Settin
     if compare and folder is not None and folder.resolve() == recipe.model_folder:
         raise misused("chat.nothing_to_compare")
     if folder is None:
-        engine.run_needed("merge", recipe, console)
+        engine.run_trained("merge", recipe, console)
         folder = recipe.folder / "merged"
     sides = [Side(open_speaker(recipe, folder, asked), language.say("chat.after") if compare else "")]
     if compare:

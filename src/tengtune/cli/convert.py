@@ -10,7 +10,7 @@ import click
 
 from tengtune import engine
 from tengtune.cli.command import Command
-from tengtune.cli.options import FOLDER, make_console, parse_size, step_options
+from tengtune.cli.options import FOLDER, make_console, parse_size, reading_options
 from tengtune.lock import beside, held
 from tengtune.recipe import Recipe
 from tengtune.ui import language
@@ -27,11 +27,11 @@ LAYOUTS = (
 )  # fmt: skip
 
 
-@step_options
+@reading_options
 @click.argument("dst", required=False, type=FOLDER)
 def in_run(recipe: Recipe, console: Console, force: bool, dst: None) -> None:
     """Convert weights to another layout, format or type: SRC -> the folder DST."""
-    engine.run_needed("convert", recipe, console, force)
+    engine.run_trained("convert", recipe, console, force)
     console.result(str(recipe.folder / "mindspore"), folder=str(recipe.folder / "mindspore"))
 
 
@@ -64,7 +64,7 @@ def command(
     if dst is None and not any(given) and not run.is_dir() and run.suffix in (".yaml", ".yml"):
         in_run(run=run, dst=None, **options)
         return
-    if dst is None or to is None or options["overrides"] or options["fresh"] or options["force"]:
+    if dst is None or to is None or options["overrides"] or options["force"]:
         raise Problem("convert.options")
     console, limit = make_console(options["quiet"], options["as_json"]), parse_size(shard_size or "5GB")
     if dst.suffix in (".ckpt", ".safetensors", ".bin"):

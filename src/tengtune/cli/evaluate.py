@@ -9,7 +9,7 @@ import click
 
 from tengtune import engine
 from tengtune.cli.command import Command, misused
-from tengtune.cli.options import step_options
+from tengtune.cli.options import reading_options
 from tengtune.recipe import Recipe
 from tengtune.ui import language
 from tengtune.ui.console import Console
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @click.command("evaluate", cls=Command, help="cli.evaluate")
-@step_options
+@reading_options
 @click.option("--file", "names", multiple=True, metavar="FILE", help="cli.opt_question_files")
 @click.option("--limit", type=click.IntRange(min=1), help="cli.opt_limit")
 @click.option("--shots", type=click.IntRange(min=0), help="cli.opt_shots")
@@ -39,7 +39,7 @@ def command(
 ) -> None:
     """Score the model before and after training."""
     if not (names or limit or shots or by):
-        figures = engine.run_needed("evaluate", recipe, console, force)
+        figures = engine.run_trained("evaluate", recipe, console, force)
         show(figures, console)
         console.result(_summary(figures), **figures)
         return
@@ -50,7 +50,7 @@ def command(
     if not named:
         raise misused("cli.which_question_file")
     evaluate.check_files(named)
-    engine.run_needed("merge", recipe, console)
+    engine.run_trained("merge", recipe, console)
     compared = evaluate.compare(recipe, named, Settings(limit, shots or 0, by or "letter"), console)
     for each in compared:
         for line in each.lines(texts=recipe.output.samples):

@@ -10,7 +10,7 @@ import click
 
 from tengtune import engine
 from tengtune.cli.command import Command
-from tengtune.cli.options import FOLDER, make_console, parse_size, step_options
+from tengtune.cli.options import FOLDER, make_console, parse_size, reading_options
 from tengtune.lock import beside, held
 from tengtune.recipe import Recipe
 from tengtune.ui.console import Console
@@ -25,10 +25,10 @@ WAYS: list[tuple[set[str], set[str]]] = [
 """What can be done without a run file: the options each way needs, and those it may have."""
 
 
-@step_options
+@reading_options
 def in_run(recipe: Recipe, console: Console, force: bool) -> None:
     """Merge a run's adapter into its base; or any base and adapter; or rank folders."""
-    engine.run_needed("merge", recipe, console, force)
+    engine.run_trained("merge", recipe, console, force)
     console.result(str(recipe.folder / "merged"), folder=str(recipe.folder / "merged"))
 
 

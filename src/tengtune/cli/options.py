@@ -69,18 +69,32 @@ def step_options(function: Command) -> Command:
     return run_options(force(function))
 
 
-def model_options(function: Command) -> Command:
-    """For a command that asks a model: [RUN], --model DIR, --set, --fresh, --quiet, --json and what decides
-    answers. With --model and no RUN there is no run file.
+def reading_options(function: Command) -> Command:
+    """run_file and --force for a command that looks at what a run made, or goes on with it: the function's
+    recipe is the run folder's own (engine.reopen), and no folder is made or set aside."""
 
-    The function receives (recipe, console, folder or None, Settings, **its own options); the run folder is
-    prepared where there is a run file.
+    @run_file
+    @click.option("--force", is_flag=True, help="cli.opt_force")
+    @wraps(function)
+    def wrapper(recipe: Any, console: Console, **options: Any) -> None:
+        from tengtune import engine
+
+        function(engine.reopen(recipe, console), console, **options)
+
+    return wrapper
+
+
+def model_options(function: Command) -> Command:
+    """For a command that asks a model: [RUN], --model DIR, --set, --quiet, --json and what decides answers.
+    With --model and no RUN there is no run file.
+
+    The function receives (recipe, console, folder or None, Settings, **its own options); the recipe is the
+    run folder's own (engine.reopen) where there is a run file.
     """
 
     @click.argument("run", required=False, type=FOLDER)
     @click.option("--model", "folder", type=FOLDER, help="cli.opt_model")
     @settings_option
-    @click.option("--fresh", is_flag=True, help="cli.opt_fresh")
     @click.option("-q", "--quiet", is_flag=True, help="cli.opt_quiet")
     @click.option("--json", "as_json", is_flag=True, help="cli.opt_json")
     @click.option("--system", metavar="TEXT", help="cli.opt_system")
@@ -92,22 +106,22 @@ def model_options(function: Command) -> Command:
     @click.option("--seed", type=click.IntRange(0, 2**32), default=0, help="cli.opt_seed")
     @wraps(function)
     def wrapper(
-        run: Path | None, folder: Path | None, overrides: tuple[str, ...], fresh: bool, quiet: bool,
-        as_json: bool, system: str | None, max_new_tokens: int | None, stops: tuple[str, ...],
+        run: Path | None, folder: Path | None, overrides: tuple[str, ...], quiet: bool, as_json: bool,
+        system: str | None, max_new_tokens: int | None, stops: tuple[str, ...],
         temperature: float | None, top_p: float | None, top_k: int | None, seed: int, **options: Any,
     ) -> None:  # fmt: skip
         from tengtune import engine
         from tengtune import recipe as recipes
         from tengtune.answer.speaker import Settings
 
+        console = make_console(quiet, as_json)
         if run is None and folder is not None:
             recipe = recipes.for_model(folder, overrides)
         else:
-            recipe = recipes.load(run or Path("run.yaml"), overrides)
-            engine.prepare(recipe, fresh)
+            recipe = engine.reopen(recipes.load(run or Path("run.yaml"), overrides), console)
         sampling = {"temperature": temperature, "top_p": top_p, "top_k": top_k}
         asked = Settings(max_new_tokens, stops, system, sampling, seed)
-        function(recipe, make_console(quiet, as_json), folder, asked, **options)
+        function(recipe, console, folder, asked, **options)
 
     return wrapper
 

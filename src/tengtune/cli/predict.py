@@ -44,7 +44,7 @@ def command(
     if not prompts and questions is None:
         if folder is not None:
             raise misused("predict.what_to_ask")
-        engine.run_needed("predict", recipe, console, force)
+        engine.run_trained("predict", recipe, console, force)
         show_samples(recipe, console)
         return
     from tengtune.answer import batch
@@ -53,7 +53,7 @@ def command(
     if questions is not None:
         batch.require(questions)
     if folder is None:
-        engine.run_needed("merge", recipe, console)
+        engine.run_trained("merge", recipe, console)
         folder = recipe.folder / "merged"
     if prompts:
         predict.ask(recipe, folder, prompts, asked, console)
