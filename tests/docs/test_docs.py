@@ -37,7 +37,12 @@ PAIRS = [
     ("docs/en/predict.md", "docs/zh/predict.md"),
     ("docs/en/run-file.md", "docs/zh/run-file.md"),
 ]
-PAGES = [*(page for pair in PAIRS for page in pair), "docs/architecture.md", "docs/benchmarks.md", "THIRD_PARTY.md"]
+PAGES = [
+    *(page for pair in PAIRS for page in pair),
+    "docs/architecture.md",
+    "docs/benchmarks.md",
+    "THIRD_PARTY.md",
+]
 FENCE = re.compile(r"^```(\w*)[ ]?(\S*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 KEY_ROW = re.compile(r"^\| `([\w.]+)`( \*)? \| ([^|]+) \|", re.MULTILINE)
 CODE = re.compile(r"`([^`\n]+)`")
