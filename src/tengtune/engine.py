@@ -200,12 +200,15 @@ def run_needed(
 def run_trained(name: str, recipe: Recipe, console: Console, force: bool = False) -> dict[str, Any]:
     """The step `name` of a run that has been trained, after the steps it needs but for TRAINING, whose
     products are taken as they are. Problem `engine.not_trained` where there was no training to its end."""
-    if read_record(recipe.folder / "train.json") is None:
-        model, run = shlex.quote(str(recipe.model_folder)), recipe.called()
-        raise Problem("engine.not_trained", where=recipe.folder, run=run, model=model)
+    model = shlex.quote(str(recipe.model_folder))
+    untrained = Problem("engine.not_trained", where=recipe.folder, run=recipe.called(), model=model)
+    if not recipe.folder.exists():
+        raise untrained
     *before, target = [each for each in _chain(name) if each.name not in TRAINING]
-    _check([*before, target], recipe)
-    with held(lock_file(recipe, target), console):
+    with held(lock_file(recipe, target), console):  # who is training this very moment is named
+        if read_record(recipe.folder / "train.json") is None:
+            raise untrained
+        _check([*before, target], recipe)
         if not all(_stands(step(each), recipe) for each in TRAINING):
             console.say("engine.older", run=recipe.called())
         for each in before:

@@ -203,6 +203,7 @@ def test_of_a_run_the_merged_model_is_converted(tmp_path: Path) -> None:
     (tmp_path / "d.json").write_text(json.dumps(records))
     text = f"model: {tmp_path}/m\ndata:\n  files: {tmp_path}/d.json\n  seq_len: 64\ntrain: {{max_steps: 1}}\n"
     (tmp_path / "run.yaml").write_text(text + "backend: torch\n")
+    assert tengtune("train", tmp_path / "run.yaml").returncode == 0
     done = tengtune("convert", tmp_path / "run.yaml")
     assert done.returncode == 0, done.stderr
     folder = tmp_path / "runs/run"

@@ -53,19 +53,52 @@ def test_the_reports_commands_name_the_run_with_its_settings(tmp_path: Path) -> 
 @pytest.mark.slow
 def test_what_is_done_first_is_said_first(tmp_path: Path) -> None:
     project(tmp_path, RUN)
-    made = tengtune("data", cwd=tmp_path)
-    assert FIRST not in made.stderr
-    asked = tengtune("predict", cwd=tmp_path)
-    assert asked.returncode == 0, asked.stderr
-    assert asked.stderr.splitlines()[0] == f"predict {FIRST} train → merge → predict"
-    assert all(word in asked.stdout for word in ("question", "before", "after"))
-    chinese = tengtune("predict", "--lang", "zh", cwd=tmp_path)
-    assert all(word in chinese.stdout for word in ("问题", "训练前", "训练后"))
-    assert FIRST not in chinese.stderr
-    again = tengtune("evaluate", cwd=tmp_path)
-    assert again.returncode == 0, again.stderr
-    assert FIRST not in again.stderr
+    made = tengtune("train", "--lang", "zh", cwd=tmp_path)
+    assert made.stderr.splitlines()[0].endswith("data → train")
+    assert "前置步骤" in made.stderr.splitlines()[0]
     (tmp_path / "data.json").write_text((tmp_path / "data.json").read_text() + "\n")
-    merged = tengtune("merge", "--lang", "zh", cwd=tmp_path)
-    assert merged.stderr.splitlines()[0].endswith("data → train → merge")
-    assert "前置步骤" in merged.stderr.splitlines()[0]
+    again = tengtune("train", cwd=tmp_path)
+    assert again.returncode == 0, again.stderr
+    assert again.stderr.splitlines()[0] == f"train {FIRST} data → train"
+
+
+@pytest.mark.slow
+def test_who_asks_or_looks_trains_nothing(tmp_path: Path) -> None:
+    project(tmp_path, RUN)
+    assert tengtune("data", cwd=tmp_path).returncode == 0
+    for words in (
+        ["predict"],
+        ["predict", "-p", "hi"],
+        ["chat"],
+        ["evaluate"],
+        ["merge"],
+        ["convert", "run.yaml"],
+    ):
+        refused = tengtune(*words, cwd=tmp_path)
+        assert refused.returncode == 2, refused.stderr
+        assert "code engine.not_trained" in refused.stderr
+        assert "`tengtune run run.yaml`" in refused.stderr
+        assert "tengtune chat --model" in refused.stderr
+    assert not (tmp_path / "runs" / "run" / "train.json").exists()
+    # Only data were made: a key may still change for one call.
+    trained = tengtune("train", "-s", "train.max_steps=2", cwd=tmp_path)
+    assert trained.returncode == 0, trained.stderr
+    record = tmp_path / "runs" / "run" / "train.json"
+    before = record.read_bytes()
+    (tmp_path / "data.json").write_text((tmp_path / "data.json").read_text() + "\n")
+    asked = tengtune("predict", cwd=tmp_path)  # the run file says 1 step, the run folder 2
+    assert asked.returncode == 0, asked.stderr
+    assert "train.max_steps: 2" in asked.stderr
+    assert "`tengtune run run.yaml` trains anew" in asked.stderr
+    assert all(word in asked.stdout for word in ("question", "before", "after"))
+    assert (tmp_path / "runs" / "run" / "data.json").exists()
+    for words in (["report"], ["evaluate"], ["merge"], ["chat"]):
+        done = tengtune(*words, cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+        assert "train.max_steps: 2" in done.stderr
+        assert "--fresh" not in done.stderr
+    assert record.read_bytes() == before
+    for words in ("predict", "chat", "report", "evaluate", "merge", "convert"):
+        assert "--fresh" not in tengtune(words, "--help", cwd=tmp_path).stdout
+    refused = tengtune("train", "-s", "train.max_steps=3", cwd=tmp_path)
+    assert (refused.returncode, "-s name=run-2" in refused.stderr) == (2, True)

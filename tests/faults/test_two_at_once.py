@@ -95,8 +95,8 @@ def test_two_conversions_into_one_folder(place: Path) -> None:
 def test_two_files_of_answers_at_one_out(place: Path) -> None:
     (place / "q.jsonl").write_text("".join(f'{{"prompt": "question {n}?"}}\n' for n in range(3)))
     waiting = "from tengtune.answer import batch\n" + WAIT.format(name="wait")
-    waiting += "real = batch._answered\n"
-    waiting += "batch._answered = lambda *a: (wait() if a[2] == 1 else None, real(*a))[1]\n"
+    waiting += "real = batch._read\n"
+    waiting += "batch._read = lambda *a: (wait() if a[2] == 1 else None, real(*a))[1]\n"
     asked = ["predict", "--model", "model", "--file", "q.jsonl", "--out", "a.jsonl", "--max-new-tokens", "4"]
     with first(place, waiting, *asked) as command:
         refused = tengtune(*asked, cwd=place)

@@ -102,14 +102,52 @@ def test_a_failed_step_leaves_no_record(run: Recipe, copying: Step, monkeypatch:
     assert not (run.folder / "copying.json").exists()
 
 
-def test_a_changed_run_file_is_refused_with_the_difference(run: Recipe) -> None:
+@pytest.mark.parametrize("begun", ["train.json", "checkpoints/step_4"])
+@pytest.mark.parametrize("by_set", [False, True])
+def test_what_a_training_began_with_may_not_change(run: Recipe, begun: str, by_set: bool) -> None:
     engine.prepare(run, fresh=False)
-    run.file.write_text(TEXT + "train: {lr: 1e-5}\n")
+    (run.folder / "checkpoints").mkdir()
+    (run.folder / begun).mkdir()
+    if not by_set:
+        run.file.write_text(TEXT + "train: {lr: 1e-5}\n")
     with pytest.raises(Problem) as caught:
-        engine.prepare(recipes.load(run.file), fresh=False)
-    assert caught.value.code == "engine.changed"
+        engine.prepare(recipes.load(run.file, ["train.lr=1e-5"] if by_set else []), fresh=False)
+    assert caught.value.code == ("engine.changed_by_set" if by_set else "engine.changed")
     assert "-train.lr: null" in str(caught.value)
     assert "+train.lr: 1e-05" in str(caught.value)
+    assert ("-s name=run-2" in str(caught.value)) == by_set
+
+
+def test_before_a_training_every_key_may_change(run: Recipe) -> None:
+    engine.prepare(run, fresh=False)
+    (run.folder / "data.json").write_text("{}")
+    engine.prepare(recipes.load(run.file, ["train.lr=1e-5", "data.seq_len=64"]), fresh=False)
+    again = recipes.load(run.folder / "run.yaml")
+    assert (again.train.lr, again.data.seq_len) == (1e-5, 64)
+
+
+def test_who_looks_at_a_run_sees_it_as_it_was_made(run: Recipe) -> None:
+    console = Console("normal", io.StringIO(), io.StringIO())
+    run.file.write_text(TEXT + "train: {epochs: 2, log_every: 3}\n")
+    engine.prepare(recipes.load(run.file), fresh=False)
+    kept = (run.folder / "run.yaml").read_text()
+    changed = ["train.epochs=9", "data.system=x", "train.log_every=5", "output.prompts=Hi", "backend=torch"]
+    seen = engine.reopen(recipes.load(run.file, changed), console)
+    assert (seen.train.epochs, seen.data.system) == (2.0, None)
+    assert (seen.train.log_every, seen.output.prompts, seen.backend) == (5, ["Hi"], "torch")
+    assert (seen.file, seen.folder) == (run.file, run.folder)
+    assert (run.folder / "run.yaml").read_text() == kept
+    said = console.err.getvalue()  # type: ignore[attr-defined]
+    assert "data.system: null, train.epochs: 2.0" in said
+    assert len(said.splitlines()) == 1
+
+
+def test_who_asks_a_run_that_was_not_trained_is_told_so(run: Recipe) -> None:
+    for name in ("merge", "predict", "evaluate", "convert"):
+        with pytest.raises(Problem) as caught:
+            engine.run_trained(name, run, quiet())
+        assert (caught.value.code, caught.value.exit_code) == ("engine.not_trained", 2)
+    assert not run.folder.exists()
 
 
 def test_harmless_keys_may_change(run: Recipe) -> None:
