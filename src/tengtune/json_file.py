@@ -1,9 +1,11 @@
-"""Reading a JSON object that came from elsewhere: bounded, strict, and a Problem instead of a traceback."""
+"""Reading JSON that may be damaged: an object from elsewhere, bounded and strict, with a Problem instead of a
+traceback; and our own files of one object a line, of which a bad line costs itself."""
 
 from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,22 @@ def read_object(path: Path, code: str) -> dict[str, Any]:
     if len(raw) > MAX_BYTES:
         raise Problem(code, where=path, reason=f"> {MAX_BYTES} bytes")
     return parse_object(raw, path, code)
+
+
+def objects(path: Path, fits: Callable[[dict[str, Any]], bool]) -> Iterator[dict[str, Any] | None]:
+    """The objects of a JSON Lines file, None for a line that holds none or one that does not fit.
+
+    A last line without its end is left out: it is being written, or was cut by a kill.
+    """
+    with open(path, "rb") as stream:
+        for line in stream:
+            if not line.endswith(b"\n"):
+                return
+            try:
+                value = json.loads(line)
+            except (ValueError, RecursionError):
+                value = None
+            yield value if isinstance(value, dict) and fits(value) else None
 
 
 def parse_object(raw: bytes, where: object, code: str) -> dict[str, Any]:

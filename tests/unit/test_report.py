@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +18,11 @@ from tests.report_lab import NASTY, Page, collected, make_recipe, write_lines, w
 import tengtune
 from tengtune import engine, pipeline
 from tengtune.report import charts, html
-from tengtune.report.evidence import _lines, _metrics, sources
+from tengtune.report.evidence import sources
 from tengtune.report.page import page
 from tengtune.report.verdict import judge
 from tengtune.steps import report as step
+from tengtune.train import metrics
 from tengtune.ui import language
 from tengtune.ui.console import Console
 from tengtune.ui.problems import Problem
@@ -403,9 +406,37 @@ def test_another_language_or_new_results_make_it_anew(
     assert changed()
 
 
-def test_lines_that_are_no_records_are_left_out(tmp_path: Path) -> None:
-    path = tmp_path / "lines.jsonl"
-    path.write_text('null\n{"prompt": "a"}\n[1]\n3\n', "utf-8")
-    assert _lines(path) == [{"prompt": "a"}]
-    path.write_text('null\n{"step": 1}\n', "utf-8")
-    assert _metrics(path) == [{"step": 1}]
+@pytest.mark.parametrize(
+    ("name", "list_name", "count"),
+    [
+        ("metrics.jsonl", "metrics", 7),
+        ("samples.jsonl", "samples", 5),
+        ("evaluation.jsonl", "questions", 7),
+        ("data/dropped.jsonl", "dropped", 5),
+    ],
+)
+def test_damaged_lines_of_any_file_are_left_out_with_a_word(
+    tmp_path: Path, name: str, list_name: str, count: int
+) -> None:
+    recipe = make_recipe(tmp_path)
+    folder = write_run(recipe)
+    whole = getattr(collected(recipe), list_name)
+    bad = [b"null", b"[1]", b'{"prompt": "cut', b"\xff\xfe\x00", b"\x00" * 40]
+    bad += [b'{"step": 3, "loss": "low", "set": "x", "before": 1}', b'{"set": "x"}']
+    lines = (folder / name).read_bytes().splitlines()
+    (folder / name).write_bytes(b"\n".join([*bad[:3], *lines, *bad[3:]]) + b"\n")
+    console = Console("normal", io.StringIO(), io.StringIO())
+    step.run(recipe, console)
+    assert [each for each in getattr(collected(recipe), list_name) if each in whole] == whole
+    said = console.err.getvalue()  # type: ignore[attr-defined]
+    assert f"{folder / name}: {count} lines damaged and left out" in said
+    assert said.count("left out") == 1
+
+
+def test_metrics_go_on_behind_a_damaged_line(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    path.write_bytes(b'null\n{"step": 1, "loss": 2.0}\n{"st\n{"step": 2, "loss": 1.0}\n{"step": 3, "lo')
+    assert [record["step"] for record in metrics.read(path)] == [1, 2]
+    with closing(metrics.Metrics(path, 1)) as again:
+        again.write(step=2, loss=1.5)
+    assert [record["loss"] for record in metrics.read(path)] == [2.0, 1.5]

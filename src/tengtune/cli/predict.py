@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,6 +10,7 @@ import click
 from tengtune import engine
 from tengtune.cli.command import Command, misused
 from tengtune.cli.options import FOLDER, model_options
+from tengtune.json_file import objects
 from tengtune.recipe import Recipe
 from tengtune.ui import language
 from tengtune.ui.console import Console
@@ -77,10 +77,10 @@ def show_samples(recipe: Recipe, console: Console) -> None:
     path = recipe.folder / "samples.jsonl"
     if not path.exists():
         return
-    rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    rows = [row for row in objects(path, lambda row: {"prompt", "before", "after"} <= row.keys()) if row]
     for row in rows:
         console.event("sample", **row)
     from tengtune.answer.ending import shown
 
-    cells = [[shown(row[key]) for key in ("prompt", "before", "after")] for row in rows]
+    cells = [[shown(str(row[key])) for key in ("prompt", "before", "after")] for row in rows]
     console.table(language.say("cli.sample_columns").split("|"), cells)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import metadata
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from tengtune.json_file import objects
 from tengtune.recipe import Recipe
 from tengtune.train import metrics
 from tengtune.ui import language
@@ -28,7 +29,7 @@ _PACKAGES = ("torch", "torch-npu", "mindspore", "numpy", "tokenizers", "tiktoken
 @dataclass(frozen=True)
 class Evidence:
     """records: step -> its `<step>.json`; metrics: the lines of metrics.jsonl; failure: what stopped the run;
-    run_file: the run file as it was resolved.
+    run_file: the run file as it was resolved; damaged: file -> lines that could not be read and are left out.
 
     With output.samples off no text of the user's is in it: the lists are empty, whatever earlier runs left,
     and the run file's own questions and system text are left out.
@@ -43,6 +44,7 @@ class Evidence:
     failure: dict[str, Any] | None = None
     versions: dict[str, str] = field(default_factory=dict)
     run_file: str = ""
+    damaged: dict[str, int] = field(default_factory=dict)
 
     def figures(self, step: str) -> dict[str, Any]:
         """A step's figures; {} when it has not been done."""
@@ -85,16 +87,18 @@ def collect(recipe: Recipe, needs: Mapping[str, Sequence[str]], failure: Path) -
     """
     folder = recipe.folder
     records = _records(folder, needs)
+    damaged: dict[str, int] = {}
     lists = {
-        name: _lines(folder / file)
+        name: _lines(folder, file, _question_fits if name == "questions" else _any, damaged)
         for name, file in LISTS.items()
         if recipe.output.samples and MADE_BY[name] in records
     }
     return Evidence(
         recipe,
         records,
-        _metrics(folder / "metrics.jsonl"),
+        _lines(folder, "metrics.jsonl", metrics.is_record, damaged, most=None),
         **lists,
+        damaged=damaged,
         failure=_failure(failure, recipe.output.samples),
         versions={name: version for name in _PACKAGES if (version := _version(name))},
         run_file=_run_file(folder / "run.yaml", recipe.output.samples),
@@ -107,7 +111,14 @@ def _records(folder: Path, needs: Mapping[str, Sequence[str]]) -> dict[str, dict
     for name in RECORDS:
         record = _object(folder / f"{name}.json")
         before = [found.get(each, {}).get("started") for each in needs[name]]
-        if record and all(each is not None and each <= record.get("started", "") for each in before):
+        sound = (
+            record and isinstance(record.get("figures"), dict) and isinstance(record.get("started", ""), str)
+        )
+        if (
+            record
+            and sound
+            and all(each is not None and each <= record.get("started", "") for each in before)
+        ):
             found[name] = record
     return found
 
@@ -123,7 +134,7 @@ def _failure(path: Path, texts: bool) -> dict[str, Any] | None:
 
 def _run_file(path: Path, texts: bool) -> str:
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8", errors="replace")
     except OSError:
         return ""
     if texts:
@@ -140,25 +151,34 @@ def _object(path: Path) -> dict[str, Any] | None:
     return value if isinstance(value, dict) else None
 
 
-def _metrics(path: Path) -> list[dict[str, Any]]:
+def _lines(
+    folder: Path,
+    name: str,
+    fits: Callable[[dict[str, Any]], bool],
+    damaged: dict[str, int],
+    most: int | None = MOST_LINES,
+) -> list[dict[str, Any]]:
+    """The records of a file of the run folder; how many lines of it are damaged goes into `damaged`."""
     try:
-        return [record for record in metrics.read(path) if isinstance(record, dict)]
-    except (OSError, ValueError):
+        lines = list(islice(objects(folder / name, fits), most))
+    except OSError:
         return []
+    found = [line for line in lines if line is not None]
+    if len(found) < len(lines):
+        damaged[name] = len(lines) - len(found)
+    return found
 
 
-def _lines(path: Path) -> list[dict[str, Any]]:
-    def objects() -> Iterator[dict[str, Any]]:
-        with open(path, encoding="utf-8") as stream:
-            for line in islice(stream, MOST_LINES):
-                value = json.loads(line)
-                if isinstance(value, dict):
-                    yield value
+def _any(value: dict[str, Any]) -> bool:
+    return True
 
-    try:
-        return list(objects())
-    except (OSError, ValueError):
-        return []
+
+def _question_fits(value: dict[str, Any]) -> bool:
+    """Whether a line is one of evaluation.jsonl, with all that is shown of it."""
+    marks = [value.get(name) for name in ("before", "after")]
+    return {"set", "question", "expected"} <= value.keys() and all(
+        isinstance(mark, dict) and isinstance(mark.get("loss") or 0.0, (int, float)) for mark in marks
+    )
 
 
 def _version(package: str) -> str | None:

@@ -39,6 +39,8 @@ def run(recipe: Recipe, console: Console) -> Result:
     evidence = collect(recipe, NEEDS, recipe.folder / FAILURE)
     if not (evidence.records or evidence.metrics or evidence.failure):
         raise Problem("report.no_run", where=recipe.folder, run=recipe.called())
+    for name, count in evidence.damaged.items():
+        console.warn("report.damaged", file=recipe.folder / name, count=count)
     made = [PAGE]
     files.write_text(recipe.folder / PAGE, page(evidence))
     if not plot.available():

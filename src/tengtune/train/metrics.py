@@ -7,6 +7,7 @@ with "event" something notable: resumed, skipped, spike, rewound, slow, stopped.
 from __future__ import annotations
 
 import json
+import math
 import os
 import time
 from collections import Counter
@@ -15,7 +16,13 @@ from pathlib import Path
 from typing import Any
 
 from tengtune import files
+from tengtune.json_file import objects
 from tengtune.ui.problems import os_errors
+
+FIGURES = (
+    "loss", "heldout_loss", "lr", "grad_norm", "seconds", "tokens_per_s", "memory_bytes", "loss_scale",
+)  # fmt: skip
+"""What a record may hold that is a number, or null where there was none."""
 
 
 class Metrics:
@@ -55,11 +62,19 @@ class Metrics:
 
 
 def read(path: Path) -> Iterator[dict[str, Any]]:
-    """The records of a metrics file; a last line cut by a kill is left out."""
-    with open(path, encoding="utf-8") as stream:
-        for line in stream:
-            if line.endswith("\n"):
-                yield json.loads(line)
+    """The records of a metrics file; damaged lines, and a last one cut by a kill, are left out."""
+    return (record for record in objects(path, is_record) if record is not None)
+
+
+def is_record(value: dict[str, Any]) -> bool:
+    """Whether a JSON object is a record as Metrics writes them."""
+    figures = [value[key] for key in FIGURES if value.get(key) is not None]
+    return (
+        type(value.get("step")) is int
+        and isinstance(value.get("event", ""), str)
+        and isinstance(value.get("seconds", 0.0), (int, float))
+        and all(isinstance(figure, (int, float)) and math.isfinite(figure) for figure in figures)
+    )
 
 
 def _line(record: dict[str, Any]) -> str:
