@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,8 @@ from tengtune.ui.language import say
 from tengtune.ui.problems import Problem
 
 _LONGEST = 200
+_COMMA = re.compile(r"[-+]?\d*,\d+([eE][-+]?\d+)?")
+"""A number with a decimal comma."""
 _REASONS = {
     "int_type": "whole_number",
     "float_type": "number",
@@ -62,6 +65,9 @@ def problem(
         return Problem("recipe.missing", where=where, key=key)
     shown = json.dumps(fault.get("input"), ensure_ascii=False, default=str)
     reason = _reason(fault["type"], fault.get("ctx", {}))
+    written = str(fault.get("input"))
+    if fault["type"] in ("float_type", "int_type") and _COMMA.fullmatch(written):
+        reason = say("recipe.reason_comma", number=written.replace(",", "."))
     return Problem("recipe.bad_value", where=where, key=key, value=shown[:_LONGEST], reason=reason)
 
 

@@ -24,6 +24,7 @@ from tengtune.backends.base import Asked, Sampling, open_backend
 from tengtune.cli.main import main
 from tengtune.models import spec as specs
 from tengtune.text.tokenizer import open_tokenizer
+from tengtune.ui import language
 
 torch.set_num_threads(1)  # tiny tensors: see tests/torch_lab.py
 
@@ -259,11 +260,12 @@ def test_a_file_is_answered_in_order_with_a_reason_per_record(
     found = rows(tmp_path / "out.jsonl")
     assert found[0] == {"prompt": "a", "id": 7, "answer": "fine", "end": "turn"}
     assert found[1]["record"] == 1
-    assert found[1]["error"].startswith("not JSON")
+    assert found[1]["error"] == "not JSON (column 1): The JSON syntax is wrong here."
     assert "too long" in found[2]["error"]
-    assert found[3] == {"prompt": "\ud800", "answer": "fine", "end": "turn"}
+    assert found[3]["prompt"] == "\ud800"
+    assert "half of a character" in found[3]["error"]
     assert len(found) == 4
-    assert "2 of 4 records could not be asked" in capsys.readouterr().err
+    assert "3 of 4 records could not be asked" in capsys.readouterr().err
 
 
 def test_a_killed_run_goes_on_where_it_stopped(model: Path, tmp_path: Path) -> None:
@@ -362,3 +364,25 @@ def test_questions_that_are_no_lines_are_refused_as_a_whole(
         main(["predict", "--model", str(model), "--file", str(questions), "--out", str(out)])
     assert (caught.value.code, out.exists()) == (2, False)
     assert "predict.not_lines" in capsys.readouterr().err
+
+
+def test_answers_that_are_all_errors_stand_in_nobodys_way(
+    parrot: Parrot, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parrot.answers = ["fine"]
+    (tmp_path / "in.jsonl").write_text('{"promt": "a"}\n{"prompt": 1}\n', "utf-8")
+    assert tengtune(*BATCH) == 0
+    assert all("error" in row for row in rows(tmp_path / "out.jsonl"))
+    questions(tmp_path / "in.jsonl", 2)
+    assert tengtune(*BATCH) == 0
+    assert [row["answer"] for row in rows(tmp_path / "out.jsonl")] == ["fine", "fine"]
+    monkeypatch.setattr(language, "_chosen", "zh")
+    assert tengtune(*BATCH, "--stop", "x") == 2
+    assert "有变化的是：选项" in capsys.readouterr().err
+
+
+def test_half_a_character_is_no_question(parrot: Parrot, capsys: pytest.CaptureFixture[str]) -> None:
+    for prompt, told in (("", "no text"), (" \n", "no text"), ("a\udce4", "encoding")):
+        assert tengtune("predict", "--model", "model", "--prompt", prompt) == 2
+        assert told in capsys.readouterr().err
+    assert parrot.prompts == []

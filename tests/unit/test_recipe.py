@@ -78,6 +78,8 @@ def test_quoted_numbers_stay_texts(tmp_path: Path) -> None:
         (SMALLEST + "train:\n  epochs: three\n", "recipe.bad_value", 4, "three"),
         (SMALLEST + "train:\n  lr: -1\n", "recipe.bad_value", 4, "greater than 0"),
         (SMALLEST + "train:\n  method: lroa\n", "recipe.bad_value", 4, "lroa"),
+        (SMALLEST + "train:\n  lr: 1,0e-4\n", "recipe.bad_value", 4, "a point, not a comma: 1.0e-4"),
+        (SMALLEST + "train:\n  epochs: -,5\n", "recipe.bad_value", 4, "a point, not a comma: -.5"),
         (SMALLEST + "train: 5\n", "recipe.bad_value", 3, "train"),
         (SMALLEST + "model: b\n", "recipe.key_twice", 3, "model"),
         (SMALLEST + "name: a/b\n", "recipe.bad_value", 3, "slashes"),

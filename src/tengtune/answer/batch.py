@@ -21,6 +21,7 @@ from typing import Any
 from tengtune import files
 from tengtune.answer.questions import NoQuestion, conversation, parse
 from tengtune.answer.speaker import Speaker
+from tengtune.json_file import objects
 from tengtune.ui import language
 from tengtune.ui.console import Console
 from tengtune.ui.problems import Problem, Stopped, os_errors
@@ -85,7 +86,7 @@ def begin(job: Job, force: bool = False) -> int | None:
     if job.questions.resolve() in [path.resolve() for path in ours]:
         raise Problem("predict.same_file", where=job.out)
     with os_errors(job.out):
-        for path in ours if force else ():
+        for path in ours if force or _nothing_answered(job) else ():
             files.remove(path)
         if job.out.exists() or job.partial.exists():
             _same(job)
@@ -192,18 +193,34 @@ def _written(value: dict[str, Any]) -> bytes:
         return f"{json.dumps(value)}\n".encode()
 
 
-def _same(job: Job) -> None:
-    """Problem unless what is there was made of the same."""
+def _record(job: Job) -> dict[str, Any] | None:
+    """What the answers that are there were made of; None where no record of ours says so."""
     try:
         before = json.loads(job.record.read_text(encoding="utf-8"))
     except (FileNotFoundError, ValueError):
-        before = None
-    if not isinstance(before, dict):
+        return None
+    return before if isinstance(before, dict) else None
+
+
+def _nothing_answered(job: Job) -> bool:
+    """Whether what is there is ours and holds no answer, so that nothing is lost with it."""
+    there = [path for path in (job.out, job.partial) if path.exists()]
+    if not there or _record(job) is None:
+        return False
+    rows = (row for path in there for row in objects(path, lambda row: {"answer", "end"} <= row.keys()))
+    return not any(rows)
+
+
+def _same(job: Job) -> None:
+    """Problem unless what is there was made of the same."""
+    before = _record(job)
+    if before is None:
         raise Problem("predict.not_ours", where=job.out, record=job.record)
     now = json.loads(json.dumps(job.made_of))
-    changed = sorted(key for key in {*now, *before} if now.get(key) != before.get(key))
+    changed = sorted(key for key in now if now[key] != before.get(key))
     if changed:
-        raise Problem("predict.changed", where=job.out, changed=", ".join(changed))
+        names = [language.say(f"predict.made_of_{key.replace(' ', '_')}") for key in changed]
+        raise Problem("predict.changed", where=job.out, changed=", ".join(names))
 
 
 def _whole_lines(path: Path) -> int:

@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 from tengtune.data.formats.alpaca import question
+from tengtune.data.json_value import syntax_code
 from tengtune.text.conversation import Message
 from tengtune.ui import language
 
@@ -20,8 +21,12 @@ def parse(line: str) -> dict[str, Any]:
     """The record in a line; NoQuestion when it is no JSON object."""
     try:
         value = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise NoQuestion(language.say("predict.not_json", reason=error)) from error
+    except json.JSONDecodeError as error:
+        code = syntax_code(line, error.pos, error.msg, ended=True) if error.pos else "data.json_syntax"
+        reason = language.say(code)
+        raise NoQuestion(language.say("predict.not_json", column=error.colno, reason=reason)) from error
+    except (ValueError, RecursionError) as error:  # a number of thousands of digits; lists in lists in lists
+        raise NoQuestion(language.say("predict.not_readable")) from error
     if not isinstance(value, dict):
         raise NoQuestion(language.say("predict.not_object"))
     return value
@@ -29,7 +34,23 @@ def parse(line: str) -> dict[str, Any]:
 
 def conversation(record: dict[str, Any]) -> list[Message]:
     """What is asked: `messages` (an answer at its end is left out), `prompt`, or `instruction` with `input`;
-    `system` before it. NoQuestion otherwise."""
+    `system` before it. NoQuestion otherwise, and for half a character, which no model can be asked."""
+    messages = _asked(record)
+    if not all(is_text(message.content) for message in messages):
+        raise NoQuestion(language.say("predict.half_character"))
+    return messages
+
+
+def is_text(text: str) -> bool:
+    """Whether UTF-8 can hold it: no half characters, as JSON escapes or bytes on a command line can be."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _asked(record: dict[str, Any]) -> list[Message]:
     if record.get("messages") is not None:
         return _turns(record["messages"])
     system = _text(record, "system")

@@ -37,10 +37,14 @@ def command(
     out: Path | None,
 ) -> None:
     """Answer questions; asked none, compare the answers before and after training."""
+    from tengtune.answer.questions import is_text
+
     if (questions is None) != (out is None):
         raise misused("predict.file_and_out")
     if any(not prompt.strip() for prompt in prompts):
         raise misused("predict.empty_prompt")
+    if not all(is_text(prompt) for prompt in prompts):
+        raise misused("predict.prompt_not_utf8")
     if not prompts and questions is None:
         if folder is not None:
             raise misused("predict.what_to_ask")

@@ -9,6 +9,7 @@ from typing import Any
 from tengtune.data.formats import NAMES, turns
 from tengtune.data.json_stream import INNER_LISTS
 from tengtune.data.json_value import RepeatedKey
+from tengtune.ui import language
 from tengtune.ui.problems import Problem
 
 Names = dict[str, str]
@@ -20,12 +21,20 @@ def inverted(mapping: Mapping[str, str], where: object) -> Names:
     names: Names = {}
     for ours, theirs in mapping.items():
         if ours not in NAMES:
-            near = difflib.get_close_matches(ours, NAMES, n=1) or ["-"]
-            raise Problem("data.map_unknown", where=where, name=ours, near=near[0])
+            raise Problem("data.map_unknown", where=where, name=ours, nearest=_nearest(ours, theirs))
         if theirs in names:
             raise Problem("data.map_twice", where=where, name=theirs, first=names[theirs], second=ours)
         names[theirs] = ours
     return names
+
+
+def _nearest(ours: str, theirs: str) -> str:
+    """What was probably meant, as a sentence; "" where nothing looks like it."""
+    for name, code in ((ours, "data.map_nearest"), (theirs, "data.map_turned")):
+        near = difflib.get_close_matches(name, NAMES, n=1)
+        if near:
+            return language.say(code, near=near[0], name=ours)
+    return ""
 
 
 def renamed(record: Any, names: Names) -> Any:

@@ -36,4 +36,5 @@ def did_you_mean(path: Path, folders: bool = False) -> str:
         found = similar(path, folders)
     except OSError:  # a folder that may not be looked into, a name that is too long
         return ""
-    return language.say("ui.did_you_mean", near='", "'.join(map(str, found))) if found else ""
+    either = language.say("ui.or_quoted")
+    return language.say("ui.did_you_mean", near=either.join(map(str, found))) if found else ""
