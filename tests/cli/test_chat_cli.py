@@ -371,7 +371,8 @@ def test_answers_that_are_all_errors_stand_in_nobodys_way(
 ) -> None:
     parrot.answers = ["fine"]
     (tmp_path / "in.jsonl").write_text('{"promt": "a"}\n{"prompt": 1}\n', "utf-8")
-    assert tengtune(*BATCH) == 0
+    assert tengtune(*BATCH) == 2
+    assert "predict.none_asked" in capsys.readouterr().err
     assert all("error" in row for row in rows(tmp_path / "out.jsonl"))
     questions(tmp_path / "in.jsonl", 2)
     assert tengtune(*BATCH) == 0

@@ -83,6 +83,7 @@ def test_who_asks_or_looks_trains_nothing(tmp_path: Path) -> None:
     # Only data were made: a key may still change for one call.
     trained = tengtune("train", "-s", "train.max_steps=2", cwd=tmp_path)
     assert trained.returncode == 0, trained.stderr
+    assert "with so few steps this is no measure" in trained.stderr
     record = tmp_path / "runs" / "run" / "train.json"
     before = record.read_bytes()
     (tmp_path / "data.json").write_text((tmp_path / "data.json").read_text() + "\n")

@@ -22,6 +22,7 @@ from tengtune.report.evidence import sources
 from tengtune.report.page import page
 from tengtune.report.verdict import judge
 from tengtune.steps import report as step
+from tengtune.steps import train
 from tengtune.train import metrics
 from tengtune.ui import language
 from tengtune.ui.console import Console
@@ -153,7 +154,7 @@ def test_damaged_files_cost_their_part_only(tmp_path: Path) -> None:
     (folder / "metrics.jsonl").write_text('{"step": 1}\n{"step"\n{"step": 3}\n')
     evidence = collected(recipe)
     assert set(evidence.records) == {"data", "train", "merge", "predict"}
-    assert judge(evidence).headline[0].code == "train_loss_only"
+    assert judge(evidence).headline[0].code == "train_loss_short"
     Page(page(evidence))
 
 
@@ -431,6 +432,23 @@ def test_damaged_lines_of_any_file_are_left_out_with_a_word(
     said = console.err.getvalue()  # type: ignore[attr-defined]
     assert f"{folder / name}: {count} lines damaged and left out" in said
     assert said.count("left out") == 1
+
+
+def test_a_loss_is_told_by_means_or_not_at_all() -> None:
+    assert metrics.course([*[2.0] * 10, *[1.5] * 80, *[1.0] * 9, 6.0]) == (2.0, 1.5, 10)
+    assert metrics.course([3.0, 1.0, 2.0, 3.0, 4.0, 1.0, 1.0, 1.0, 1.0, 1.0]) == (2.6, 1.0, 5)
+    assert metrics.course([3.5, 4.1, 2.0, 4.2]) is None
+
+
+def test_held_out_losses_are_told_before_any_other(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    lines: list[dict[str, Any]] = [{"step": n, "loss": 3.0 if n < 6 else 2.0} for n in range(1, 11)]
+    write_lines(path, lines)
+    assert train._course(path) == "mean loss of the first 5 logged values 3.0000, of the last 2.0000"
+    write_lines(path, [*lines, {"step": 4, "heldout_loss": 2.5}, {"step": 8, "heldout_loss": 2.25}])
+    assert train._course(path) == "held-out loss 2.5000 (step 4) -> 2.2500 (step 8)"
+    path.write_text("")
+    assert train._course(path).startswith("loss of the first batch -, of the last - ")
 
 
 def test_metrics_go_on_behind_a_damaged_line(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from tengtune.json_file import objects
 from tengtune.recipe import Recipe
 from tengtune.ui import language
 from tengtune.ui.console import Console
+from tengtune.ui.problems import Problem
 
 if TYPE_CHECKING:
     from tengtune.answer.batch import Tally
@@ -67,7 +68,9 @@ def command(
 
 
 def _sum_up(tally: Tally | None, out: Path, console: Console) -> None:
-    """What became of the records of --file, and where they are."""
+    """What became of the records of --file, and where they are; Problem where none could be asked."""
+    if tally is not None and 0 < tally.records == tally.errors:
+        raise Problem("predict.none_asked", where=out)
     if tally is not None and tally.errors:
         console.warn("predict.errors", count=tally.errors, total=tally.records)
     if tally is not None and tally.limit:

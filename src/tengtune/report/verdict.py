@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from tengtune.evaluate.forgetting import wording
 from tengtune.report.evidence import Evidence
+from tengtune.train.metrics import course
 
 Level = Literal["good", "note", "warn", "bad"]
 LEVELS: tuple[Level, ...] = ("good", "note", "warn", "bad")
@@ -93,10 +94,12 @@ def _learned(evidence: Evidence) -> Finding:
     scores, train = evidence.figures("evaluate"), evidence.figures("train")
     before, after = scores.get("loss_before"), scores.get("loss_after")
     if before is None or after is None:
-        first, last = train.get("first_loss"), train.get("last_loss")
-        if first is None or last is None:
+        if train.get("last_loss") is None:
             return Finding("bad", "no_loss", {}, ("lower_lr", "look_at_data"))
-        values = {"first": f"{first:.3f}", "last": f"{last:.3f}"}
+        means = course([line["loss"] for line in evidence.steps])
+        if means is None:
+            return Finding("note", "train_loss_short", {}, ("hold_out",))
+        values = {"first": f"{means[0]:.3f}", "last": f"{means[1]:.3f}", "count": means[2]}
         return Finding("note", "train_loss_only", values, ("hold_out",))
     values = {"before": f"{before:.3f}", "after": f"{after:.3f}"}
     tokens, steps = scores["tokens"], train["steps"]

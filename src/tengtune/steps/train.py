@@ -26,11 +26,12 @@ from tengtune.train.checkpoints import Checkpoint, Shelf
 from tengtune.train.fit import Fit
 from tengtune.train.loss_scale import LossScale
 from tengtune.train.memory_advice import explained
-from tengtune.train.metrics import Metrics
+from tengtune.train.metrics import Metrics, course, read
 from tengtune.train.ranks import Ranks
 from tengtune.train.saver import Saver
 from tengtune.train.schedule import Schedule
 from tengtune.train.state import State
+from tengtune.ui import language
 from tengtune.ui.console import Console
 from tengtune.ui.lists import size
 from tengtune.ui.problems import UNFIT_MACHINE, Problem
@@ -101,13 +102,28 @@ def train(recipe: Recipe, console: Console, anew: bool) -> Result:
     folder = _write(recipe, backend) if writes else ""
     console.say(
         "train.done",
-        first=_number(figures["first_loss"]),
-        last=_number(figures["last_loss"]),
+        course=_course(_metrics_file(recipe, ranks)),
         speed=figures["tokens_per_s"],
         memory=f"{figures['peak_memory_bytes'] / 1e9:.2f}",
     )
     made = {"trainable_parameters": parameters, "weights_of_step": chosen, "checkpoints": shelf.steps()}
     return Result([folder, "metrics.jsonl"], {**figures, **about, **made})
+
+
+def _course(path: Path) -> str:
+    """How the loss went, told by what says most: held-out rows, means of many batches, single batches."""
+    records = list(read(path))
+    held = [each for each in records if each.get("heldout_loss") is not None]
+    if len(held) > 1:
+        values = {f"{name}_step": each["step"] for name, each in (("first", held[0]), ("last", held[-1]))}
+        first, last = (_number(held[i]["heldout_loss"]) for i in (0, -1))
+        return language.say("train.course_heldout", first=first, last=last, **values)
+    losses = [each["loss"] for each in records if each.get("loss") is not None]
+    if (means := course(losses)) is not None:
+        first, last = (_number(mean) for mean in means[:2])
+        return language.say("train.course_means", first=first, last=last, count=means[2])
+    first, last = (_number(losses[i] if losses else None) for i in (0, -1))
+    return language.say("train.course_batches", first=first, last=last)
 
 
 def _metrics_file(recipe: Recipe, ranks: Ranks) -> Path:

@@ -11,8 +11,9 @@ import math
 import os
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from tengtune import files
@@ -23,6 +24,8 @@ FIGURES = (
     "loss", "heldout_loss", "lr", "grad_norm", "seconds", "tokens_per_s", "memory_bytes", "loss_scale",
 )  # fmt: skip
 """What a record may hold that is a number, or null where there was none."""
+FEWEST = 5
+"""Logged losses over which a mean is taken, at least."""
 
 
 class Metrics:
@@ -64,6 +67,15 @@ class Metrics:
 def read(path: Path) -> Iterator[dict[str, Any]]:
     """The records of a metrics file; damaged lines, and a last one cut by a kill, are left out."""
     return (record for record in objects(path, is_record) if record is not None)
+
+
+def course(losses: Sequence[float]) -> tuple[float, float, int] | None:
+    """The mean of the first and of the last logged losses, and of how many: a tenth of them, FEWEST at least.
+    None with too few: the loss of one batch says more of its rows than of the training."""
+    count = max(FEWEST, len(losses) // 10)
+    if len(losses) < 2 * count:
+        return None
+    return fmean(losses[:count]), fmean(losses[-count:]), count
 
 
 def is_record(value: dict[str, Any]) -> bool:
