@@ -13,6 +13,7 @@ from tests.cli.test_start import tengtune
 from tests.tiny import tiny_model, tiny_tokenizer
 
 from tengtune import recipe as recipes
+from tengtune.report.verdict import ENOUGH_TOKENS
 
 
 @pytest.fixture
@@ -55,6 +56,23 @@ def test_a_small_file_gets_enough_steps(place: Path) -> None:
     assert f"about {steps} optimizer steps" in done.stderr
     assert said in text
     assert "If that makes fewer than 60 steps" in text
+
+
+@pytest.mark.parametrize(
+    ("count", "length", "share"), [(24, 1, 0.15), (24, 3, 0.1), (24, 9, 0.05), (4, 1, 0.15)]
+)
+def test_enough_is_held_out_to_judge_by(place: Path, count: int, length: int, share: float) -> None:
+    records(place / "my.json", count, length)
+    done = tengtune("init", "models/tiny", "my.json", cwd=place)
+    assert yaml.safe_load((place / "run.yaml").read_text())["data"]["heldout"] == share
+    made = tengtune("data", "--json", cwd=place)
+    held = json.loads(made.stdout.splitlines()[-1])["heldout"]
+    assert (
+        f"{share:.0%} of the records, {held['documents']}, with {held['trained_tokens']} trained"
+        in done.stderr
+    )
+    assert ("too few to judge" in done.stderr) == (held["trained_tokens"] < ENOUGH_TOKENS)
+    assert (held["trained_tokens"] >= ENOUGH_TOKENS) == (share < 0.15)
 
 
 def test_a_large_file_keeps_the_defaults(place: Path) -> None:

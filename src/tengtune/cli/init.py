@@ -27,6 +27,7 @@ model: {model}
 data:
   files: {data}
   seq_len: {seq_len:<13} # {about_seq_len}
+  heldout: {heldout:<13} # {about_heldout}
 train:
   method: lora           # lora | full
   epochs: {epochs:<14} # {about_epochs}
@@ -50,7 +51,7 @@ def command(model: Path, data: tuple[Path, ...], out: Path) -> None:
     for path in data:
         _check_data(path)
     _check_out(out)
-    from tengtune.data.proportions import look, suit
+    from tengtune.data.proportions import ENOUGH_LABELS, look, suit
     from tengtune.data.render import style_of
 
     sample = look({str(path): path for path in data}, style_of(model, spec, "assistant", None))
@@ -59,6 +60,13 @@ def command(model: Path, data: tuple[Path, ...], out: Path) -> None:
     console = Console()
     if chosen.records:
         console.say("run.sized", **_figures(chosen))
+        enough = chosen.held_labels >= ENOUGH_LABELS
+        values = {
+            "percent": f"{chosen.heldout:.0%}",
+            "held": chosen.held_records,
+            "labels": chosen.held_labels,
+        }
+        (console.say if enough else console.warn)("run.held" if enough else "run.held_little", **values)
     else:
         console.warn("run.no_records", files=shlex.join(map(str, data)))
     name = shlex.quote(str(out))
@@ -84,10 +92,14 @@ def _text(model: Path, data: tuple[Path, ...], out: Path, chosen: Proportions) -
         model=_written(model, out.parent),
         data=names[0] if len(names) == 1 else f"[{', '.join(names)}]",
         seq_len=chosen.seq_len,
+        heldout=chosen.heldout,
         epochs=chosen.epochs,
         global_batch=chosen.global_batch,
         rule="\n# ".join(rule),
-        **{f"about_{key}": language.say(f"run.{key}") for key in ("seq_len", "epochs", "batch", "prompts")},
+        **{
+            f"about_{key}": language.say(f"run.{key}")
+            for key in ("seq_len", "heldout", "epochs", "batch", "prompts")
+        },
     )
 
 

@@ -1,4 +1,4 @@
-"""Row length, batch and epochs that suit the data: what a new run file begins with."""
+"""Row length, batch, epochs and held-out share that suit the data: what a new run file begins with."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from tengtune.data.render import Renderer, Style, batches
 from tengtune.data.split import groups_of, heldout_split
 from tengtune.recipe import Data, Recipe, Train
 
+SEED: int = Recipe.model_fields["seed"].default
 LOOK_BYTES = 1_000_000
 LOOK_RECORDS = 20_000
 """How much of the data is looked at, of all files together. More than that is no small file."""
@@ -27,16 +28,21 @@ SHORTEST, LONGEST = 128, 4096
 """Rows: a shorter one saves nothing, a longer one may not fit into a card's memory."""
 SMALLEST_BATCH = 2
 MOST_EPOCHS = 20
+HELD_OUT_SHARES = (0.1, 0.15)
+"""What is held out at most, where the default share holds too few labels to judge by."""
+ENOUGH_LABELS = 100
+"""Held-out labels with which a change of the loss says something (report/verdict.py)."""
 FIT = 0.99
 """Share of the records that are to fit into a row whole."""
 
 
 @dataclass(frozen=True)
 class Sample:
-    """The beginning of the data. lengths: tokens of each document, int64 [n]; groups: equal for equal ones;
-    share: how much of the data that is."""
+    """The beginning of the data. lengths: tokens of each document, int64 [n]; labels: those of them that are
+    trained on; groups: equal for equal ones; share: how much of the data that is."""
 
     lengths: Int64
+    labels: Int64
     groups: Int64
     share: float
 
@@ -48,8 +54,11 @@ class Proportions:
     seq_len: int
     global_batch: int
     epochs: int
+    heldout: float
     records: int
     rows: int
+    held_records: int
+    held_labels: int
 
     @property
     def steps(self) -> int:
@@ -60,7 +69,8 @@ class Proportions:
 def defaults() -> Proportions:
     """What the run file's keys are when they are left out, with nothing known of the data."""
     train = Train()
-    return Proportions(Data(files=["-"]).seq_len, train.global_batch, int(train.epochs), 0, 0)
+    data = Data(files=["-"])
+    return Proportions(data.seq_len, train.global_batch, int(train.epochs), data.heldout, 0, 0, 0, 0)
 
 
 def look(files: Mapping[str, Path], style: Style) -> Sample:
@@ -70,16 +80,19 @@ def look(files: Mapping[str, Path], style: Style) -> Sample:
     )
     total = max(sum(path.stat().st_size for path in files.values()), 1)
     seen = 0
-    lengths, hashes = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+    lengths, labels, hashes = ([np.empty(0, np.int64)] for _ in range(3))
     for name, path in files.items():
         beginning = _Beginning(Reader({name: path}), len(files))
         for batch in batches(beginning.items(), lambda fault: None):
             made = renderer(batch)
             lengths.append(made.lengths)
+            ends = np.cumsum(made.lengths)
+            sums = np.concatenate([[0], np.cumsum(made.train, dtype=np.int64)])
+            labels.append(sums[ends] - sums[ends - made.lengths])
             hashes.append(made.hashes)
         seen += path.stat().st_size if beginning.whole else beginning.bytes
     groups = groups_of(np.concatenate(hashes))
-    return Sample(np.concatenate(lengths), groups, min(seen / total, 1.0))
+    return Sample(np.concatenate(lengths), np.concatenate(labels), groups, min(seen / total, 1.0))
 
 
 class _Beginning:
@@ -108,7 +121,8 @@ class _Beginning:
 
 def suit(sample: Sample, positions: int) -> Proportions:
     """The defaults, with longer rows where records need them; where that gives fewer than GOAL steps, in this
-    order: shorter rows, as long as the records fit; a smaller batch; more epochs.
+    order: shorter rows, as long as the records fit; a smaller batch; more epochs. More is held out where the
+    default holds fewer than ENOUGH_LABELS.
 
     positions: the longest row the model knows.
     """
@@ -119,10 +133,11 @@ def suit(sample: Sample, positions: int) -> Proportions:
     while not _fits(sample, seq_len) and 2 * seq_len <= min(LONGEST, positions):
         seq_len *= 2
     records = round(len(sample.lengths) / sample.share)
-    chosen = replace(usual, seq_len=seq_len, records=records, rows=_rows(sample, seq_len))
+    held = _held_out(sample, usual)
+    chosen = replace(held, seq_len=seq_len, records=records, rows=_rows(sample, seq_len, held.heldout))
     while chosen.steps < GOAL and chosen.seq_len > SHORTEST and _fits(sample, chosen.seq_len // 2):
         shorter = chosen.seq_len // 2
-        chosen = replace(chosen, seq_len=shorter, rows=_rows(sample, shorter))
+        chosen = replace(chosen, seq_len=shorter, rows=_rows(sample, shorter, held.heldout))
     while chosen.steps < GOAL and chosen.global_batch > SMALLEST_BATCH:
         chosen = replace(chosen, global_batch=chosen.global_batch // 2)
     while chosen.steps < GOAL and chosen.epochs < MOST_EPOCHS:
@@ -134,9 +149,21 @@ def _fits(sample: Sample, seq_len: int) -> bool:
     return float(np.mean(sample.lengths <= seq_len)) >= FIT
 
 
-def _rows(sample: Sample, seq_len: int) -> int:
+def _held_out(sample: Sample, usual: Proportions) -> Proportions:
+    """`usual` with the smallest share that holds ENOUGH_LABELS, the largest where none does."""
+    chosen = usual
+    for share in (usual.heldout, *HELD_OUT_SHARES):
+        _, held = heldout_split(sample.groups, share, SEED)
+        labels = round(int(sample.labels[held].sum()) / sample.share)
+        records = round(len(held) / sample.share)
+        chosen = replace(usual, heldout=share, held_records=records, held_labels=labels)
+        if labels >= ENOUGH_LABELS:
+            break
+    return chosen
+
+
+def _rows(sample: Sample, seq_len: int, heldout: float) -> int:
     """Rows of the training part."""
-    seed: int = Recipe.model_fields["seed"].default
-    train, _ = heldout_split(sample.groups, Data(files=["-"]).heldout, seed)
-    rows = len(pack(np.minimum(sample.lengths[train], seq_len), seq_len, seed).starts) - 1
+    train, _ = heldout_split(sample.groups, heldout, SEED)
+    rows = len(pack(np.minimum(sample.lengths[train], seq_len), seq_len, SEED).starts) - 1
     return math.ceil(rows / sample.share)
