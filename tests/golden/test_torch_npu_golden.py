@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-GOLDEN = json.loads((Path(__file__).parent / "torch_npu" / "signatures.json").read_text("utf-8"))
+GOLDEN = json.loads((Path(__file__).parent / "npu_operators" / "signatures.json").read_text("utf-8"))
 SOURCE = Path(__file__).resolve().parents[2] / "src" / "tengtune"
 TREES = {path: ast.parse(path.read_text("utf-8")) for path in SOURCE.rglob("*.py")}
 

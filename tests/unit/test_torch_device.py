@@ -204,3 +204,8 @@ def test_a_fused_operator_that_does_not_work_is_left_out(operation: str, fault: 
 
 def test_cards_of_others_get_plain_kernels() -> None:
     assert kernels.choose(Placement(torch.device("cuda", 0), torch.bfloat16), SPEC) is PLAIN
+
+
+def test_a_folder_called_torch_npu_is_no_card(monkeypatch: pytest.MonkeyPatch) -> None:
+    install(monkeypatch, types.ModuleType("torch_npu"))
+    assert not device.npu_available()

@@ -58,10 +58,9 @@ def npu_available() -> bool:
     if importlib.util.find_spec("torch_npu") is None:
         return False
     try:
-        torch_npu = importlib.import_module("torch_npu")
-    except (ImportError, OSError, RuntimeError):
+        return bool(importlib.import_module("torch_npu").npu.is_available())
+    except (ImportError, OSError, RuntimeError, AttributeError):  # a mere folder of that name has no npu
         return False
-    return bool(torch_npu.npu.is_available())
 
 
 def choose_dtype(device: torch.device, wanted: Dtype) -> torch.dtype:
