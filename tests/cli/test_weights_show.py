@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.cli.test_start import tengtune
 from tests.tiny import tiny_model
 
 from tengtune.weights.adapter import write_adapter
@@ -69,3 +70,31 @@ def test_a_model_has_no_rows_of_an_adapter(tmp_path: Path) -> None:
     text = show(tiny_model(tmp_path / "m"))
     assert "LoRA linears" in text
     assert "adapter parameters" not in text
+
+
+def test_a_run_folder_leads_to_what_lies_in_it(adapter: Path, tmp_path: Path) -> None:
+    run = tmp_path / "runs" / "zh2"
+    run.mkdir(parents=True)
+    (run / "run.yaml").write_text("model: m\n")
+    adapter.rename(run / "adapter")
+    tiny_model(run / "merged")
+    for words in (
+        ["weights", "show", run],
+        ["weights", "verify", run],
+        ["weights", "diff", run, run / "merged"],
+        ["predict", "--model", run, "-p", "hi"],
+        ["merge", "--base", run / "merged", "--adapter", run, "--out", tmp_path / "out"],
+    ):
+        done = tengtune(*map(str, words))
+        assert done.returncode == 2, done.stderr
+        assert f"{run / 'merged'}, {run / 'adapter'}" in done.stderr, words
+
+
+def test_a_model_and_an_adapter_are_not_compared(adapter: Path, tmp_path: Path) -> None:
+    model = tiny_model(tmp_path / "m")
+    for pair in ((model, adapter), (adapter, model)):
+        done = tengtune("weights", "diff", *map(str, pair))
+        assert (done.returncode, done.stdout) == (2, "")
+        assert "compare.model_and_adapter" in done.stderr
+        assert str(adapter) in done.stderr
+    assert tengtune("weights", "diff", str(adapter), str(adapter)).returncode == 0

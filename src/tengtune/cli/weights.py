@@ -69,6 +69,9 @@ def diff(
     from tengtune.weights.look import comparable, spec_for
 
     console, sides = make_console(quiet, as_json), [open_found(path, trust) for path in (one, other)]
+    adapters = [side.path for side in sides if side.lora and not side.lora_and_model]
+    if len(adapters) == 1:
+        raise Problem("compare.model_and_adapter", where=adapters[0])
     spec = spec_for(sides, config)
     first, second = (comparable(side, spec) for side in sides)
     with meter(

@@ -9,6 +9,8 @@ from tengtune.ui.near import did_you_mean
 from tengtune.ui.problems import Problem, os_errors
 
 EXAMPLE = "Qwen/Qwen2.5-7B-Instruct"
+IN_RUN = ("merged", "adapter", "full", "mindspore")
+"""The folders of weights in a run folder."""
 
 
 def require(folder: Path) -> None:
@@ -21,6 +23,13 @@ def require(folder: Path) -> None:
         raise Problem(
             "folder.missing", where=folder, near=did_you_mean(folder, folders=True), id=_hub_id(folder)
         )
+
+
+def refuse_run_folder(folder: Path) -> None:
+    """Problem where weights are looked for in a run folder, in which they lie one folder deeper."""
+    inside = [folder / name for name in IN_RUN if (folder / name).is_dir()]
+    if inside and (folder / "run.yaml").is_file():
+        raise Problem("folder.is_run", where=folder, inside=", ".join(map(str, inside)))
 
 
 def _hub_id(folder: Path) -> str:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from tengtune.json_file import read_object
-from tengtune.models.folder import require
+from tengtune.models.folder import refuse_run_folder, require
 from tengtune.ui.problems import Problem
 
 Family = Literal["qwen1", "qwen2", "qwen3"]
@@ -154,6 +154,7 @@ def read_config(folder: Path) -> dict[str, Any]:
     require(folder)
     path = folder / "config.json"
     if not path.exists():
+        refuse_run_folder(folder)
         raise Problem("model.no_config", where=folder)
     return read_object(path, "model.bad_json")
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from tengtune.models.folder import require
+from tengtune.models.folder import refuse_run_folder, require
 from tengtune.models.spec import ModelSpec
 from tengtune.ui.problems import Problem, os_errors
 
@@ -147,6 +147,7 @@ def tokenizer_file(folder: Path) -> Path:
     for name in _OPENERS:
         if (folder / name).is_file():
             return folder / name
+    refuse_run_folder(folder)
     raise Problem("tokenizer.missing", where=folder, known=", ".join(_OPENERS))
 
 

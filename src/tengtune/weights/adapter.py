@@ -17,6 +17,7 @@ from typing import Any
 from tengtune import files
 from tengtune.json_file import read_object
 from tengtune.models import names
+from tengtune.models.folder import refuse_run_folder
 from tengtune.models.spec import Family
 from tengtune.ui import language
 from tengtune.ui.lists import first_few
@@ -149,6 +150,7 @@ def read_adapter(folder: Path) -> Adapter:
     """Read a PEFT LoRA folder; Problem for what cannot be applied exactly, is damaged or is not finite."""
     path = folder / CONFIG
     if folder.is_dir() and not path.exists():
+        refuse_run_folder(folder)
         raise Problem("adapter.no_config", where=folder)
     config = read_object(path, "adapter.bad_json")
     _refuse_inexact(config, path)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from tengtune.models.folder import refuse_run_folder
 from tengtune.models.layouts import detect, lora_linear
 from tengtune.models.names import PEFT_PREFIX
 from tengtune.models.spec import Family
@@ -105,6 +106,7 @@ def _open_folder(folder: Path, trust: bool) -> tuple[str, list[Path], dict[str, 
         raise Problem("convert.rank_folders", where=folder)
     others = [entry for entry in entries if entry.suffix in (".ckpt", ".safetensors")]
     if not others:
+        refuse_run_folder(folder)
         weight_files(folder)  # its Problem says what was wanted
     if len(others) > 1:
         raise Problem("convert.several", where=folder, found=first_few([o.name for o in others], ", "))
