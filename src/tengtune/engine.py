@@ -79,7 +79,7 @@ def lock_file(recipe: Recipe, each: Step | None = None) -> Path:
     The report has its own: it reads what lies there, and is made of a run that is under way, too.
     """
     own = ".report" if each is not None and each.name == "report" else ""
-    return recipe.folder.with_name(f".{recipe.name}{own}.lock")
+    return recipe.folder.with_name(f".{recipe.folder.name}{own}.lock")
 
 
 def _holds(record: Path, text: str) -> bool:

@@ -17,6 +17,20 @@ PARTIAL = ".partial"
 """Suffix of what is being written; a rerun removes what a killed one left."""
 
 
+def as_text(name: str) -> str:
+    """A name as the system gave it, as the text its bytes are in UTF-8, whatever the locale; as it is where
+    they are none."""
+    try:
+        return os.fsencode(name).decode("utf-8")
+    except UnicodeError:
+        return name
+
+
+def as_name(text: str) -> str:
+    """The other way round: what the system's calls take so that the name on the disk is the text in UTF-8."""
+    return os.fsdecode(text.encode("utf-8", "surrogateescape"))
+
+
 @contextmanager
 def atomic_file(path: Path, mode: str = "wb") -> Iterator[IO[Any]]:
     """Open `<path>.partial` for writing; on success flush it to the disk and rename it to `path`.

@@ -23,6 +23,7 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
+from tengtune.files import as_name, as_text
 from tengtune.models.hub_id import MODELS, hub_id_in
 from tengtune.recipe_fault import place, problem, unknown_key
 from tengtune.run_yaml import Lines, parse_scalar, read_yaml
@@ -247,7 +248,7 @@ class Recipe(Group):
     def resolve(self, path: str) -> Path:
         """A path of the run file, as the user means it: relative to the run file's folder, ~ expanded."""
         # A run file is UTF-8, and so are names on disks, whatever the locale has the system's calls take.
-        path = os.fsdecode(path.encode("utf-8", "surrogateescape"))
+        path = as_name(path)
         # Not pathlib's own: those raise for a ~name without a home, and for links in a circle.
         return Path(os.path.realpath(self.file.parent / os.path.expanduser(path)))
 
@@ -262,7 +263,7 @@ class Recipe(Group):
     @property
     def folder(self) -> Path:
         """The run folder: `<output.dir>/<name>`."""
-        return self.resolve(self.output.dir) / self.name
+        return self.resolve(self.output.dir) / as_name(self.name)
 
     @property
     def hub_model(self) -> str | None:
@@ -294,14 +295,14 @@ def load(path: Path, overrides: Sequence[str] = ()) -> Recipe:
 
 def for_model(folder: Path, overrides: Sequence[str] = ()) -> Recipe:
     """The recipe of a model that is only asked, without a run file: all defaults."""
-    values: dict[str, Any] = {"model": str(folder.absolute()), "data": "-"}
+    values: dict[str, Any] = {"model": as_text(str(folder.absolute())), "data": "-"}
     return _checked(values, {}, folder.absolute(), overrides)
 
 
 def _checked(values: dict[str, Any], lines: Lines, path: Path, overrides: Sequence[str]) -> Recipe:
     for override in overrides:
-        _override(values, override, lines)
-    values.setdefault("name", path.stem)
+        _override(values, as_text(override), lines)
+    values.setdefault("name", as_text(path.stem))
     for ours in values.keys() & {"file", "overrides"}:
         raise unknown_key(ours, place(path, lines, (ours,)), list(keys()))
     try:

@@ -185,14 +185,22 @@ def test_no_framework_is_loaded_for_help_or_a_typo(tmp_path: Path) -> None:
 def test_names_in_a_run_file_are_utf8_whatever_the_locale(tmp_path: Path) -> None:
     tiny_tokenizer(tiny_model(tmp_path / "模型"))
     (tmp_path / "数据.json").write_text('[{"instruction": "a", "output": "b"}]', "utf-8")
-    (tmp_path / "run.yaml").write_text("model: 模型\ndata: 数据.json\n", "utf-8")
     plain = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
-    done = subprocess.run(
-        [sys.executable, "-m", "tengtune", "data", "run.yaml", "--quiet"],
-        cwd=tmp_path,
-        env={**os.environ, **plain},
-        capture_output=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert (tmp_path / "runs" / "run" / "data" / "train" / "store.json").exists()
+    for words in (
+        ["init", "模型", "数据.json", "-o", "运行.yaml"],
+        ["data", "运行.yaml", "--quiet"],
+        ["data", "运行.yaml", "--quiet", "-s", "name=甲", "-s", "data.files=数据.json"],
+    ):
+        done = subprocess.run(
+            [sys.executable, "-m", "tengtune", *words],
+            cwd=tmp_path,
+            env={**os.environ, **plain},
+            capture_output=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+    text = (tmp_path / "运行.yaml").read_text("utf-8")
+    assert 'model: "模型"' in text
+    assert 'files: "数据.json"' in text
+    for name in ("运行", "甲"):
+        assert (tmp_path / "runs" / name / "data" / "train" / "store.json").exists()

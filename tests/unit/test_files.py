@@ -70,3 +70,14 @@ def test_what_a_killed_run_left_is_removed(tmp_path: Path) -> None:
     with files.atomic_folder(tmp_path / "out") as folder:
         (folder / "f").write_text("y")
     assert sorted(p.name for p in tmp_path.rglob("*")) == ["f", "out"]
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "ascii", "iso8859-1", "gb18030"])
+def test_a_name_is_the_utf8_of_its_bytes_in_any_locale(
+    monkeypatch: pytest.MonkeyPatch, encoding: str
+) -> None:
+    monkeypatch.setattr(os, "fsencode", lambda name: name.encode(encoding, "surrogateescape"))
+    monkeypatch.setattr(os, "fsdecode", lambda raw: raw.decode(encoding, "surrogateescape"))
+    raw = "数据 é.json".encode()
+    assert files.as_text(raw.decode(encoding, "surrogateescape")) == "数据 é.json"
+    assert files.as_name("数据 é.json").encode(encoding, "surrogateescape") == raw

@@ -88,7 +88,7 @@ def _text(model: Path, data: tuple[Path, ...], out: Path, chosen: Proportions) -
     rule = [language.say("run.sized", **_figures(chosen))] if chosen.records else []
     rule += language.say("run.rule").splitlines()
     return TEMPLATE.format(
-        run=out.name,
+        run=files.as_text(out.name),
         model=_written(model, out.parent),
         data=names[0] if len(names) == 1 else f"[{', '.join(names)}]",
         seq_len=chosen.seq_len,
@@ -117,15 +117,15 @@ def _written(path: Path, folder: Path) -> str:
         # `~` at the beginning and `..` behind a link mean something else there.
         if (folder / Path(text).expanduser()).resolve() != path.resolve():
             text = str(path.absolute())
-    return json.dumps(text, ensure_ascii=False)
+    return json.dumps(files.as_text(text), ensure_ascii=False)
 
 
 def _check_names(*paths: Path) -> None:
     """A run file is UTF-8; a name that is not cannot be in it."""
     for path in paths:
         try:
-            str(path).encode("utf-8")
-        except UnicodeEncodeError as error:
+            os.fsencode(path).decode("utf-8")
+        except UnicodeError as error:
             raise Problem("run.name_not_utf8", where=str(path).encode("utf-8", "replace").decode()) from error
 
 

@@ -45,7 +45,7 @@ class Rehearsal:
 
     def __init__(self, recipe: Recipe, console: Console) -> None:
         self.recipe, self.console = recipe, console
-        self.folder = recipe.folder.with_name(f"{recipe.name}.rehearsal")
+        self.folder = recipe.folder.with_name(f"{recipe.folder.name}.rehearsal")
         self.run_file, self.run_folder = self.folder / "run.yaml", self.folder / "run"
         self.ranks = _ranks(recipe)
         self.done: list[Done] = []

@@ -62,6 +62,6 @@ def export(recipe: Recipe, folder: Path) -> Path:
     if not source.exists():
         raise Problem("report.no_metrics", where=source, run=recipe.called())
     # A run folder has one event file: exported again it is replaced, not seen twice.
-    path = folder / recipe.name / f"events.out.tfevents.0.{recipe.name}"
+    path = folder / recipe.folder.name / f"events.out.tfevents.0.{recipe.folder.name}"
     write_events(path, metrics.read(source), source.stat().st_mtime)
     return path
