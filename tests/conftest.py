@@ -5,7 +5,12 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from hypothesis import HealthCheck, settings
 from tests.offline import sitecustomize  # noqa: F401 (importing it forbids the network to this process)
+
+# How long an example takes says more about the machine's other work than about the code.
+settings.register_profile("tests", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("tests")
 
 os.environ.update(
     TENGTUNE_LANG="en", HF_HUB_OFFLINE="1", TRANSFORMERS_OFFLINE="1", TOKENIZERS_PARALLELISM="true"

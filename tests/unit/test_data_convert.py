@@ -52,7 +52,8 @@ def messages(role: str, *parts: st.SearchStrategy[Any]) -> st.SearchStrategy[Mes
 SYSTEM = messages("system", TEXTS, TRAIN)
 QUESTION = messages("user", TEXTS, TRAIN)
 ANSWER = messages("assistant", TEXTS, TRAIN, st.just(()), REASONING)
-CALL = messages("assistant", TEXTS, TRAIN, CALLS, REASONING)
+# A call's text that is only blanks is read as none.
+CALL = messages("assistant", TEXTS.map(lambda text: text if text.strip() else ""), TRAIN, CALLS, REASONING)
 RESULT = messages("tool", TEXTS)
 BLOCKS = st.one_of(
     st.tuples(QUESTION, ANSWER),
