@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 from hypothesis import HealthCheck, settings
+
 from tests.offline import sitecustomize  # noqa: F401 (importing it forbids the network to this process)
 
 # How long an example takes says more about the machine's other work than about the code.
