@@ -94,7 +94,7 @@ def test_every_cut_of_an_array_is_told_with_its_record(tmp_path: Path, data: lis
     raw = json.dumps(data, indent=1).encode()  # ASCII: a byte is a character
     for cut in range(1, len(raw)):
         path.write_bytes(raw[:cut])
-        seen = []
+        seen: list[Record | Fault] = []
         with pytest.raises(Problem) as caught:
             seen.extend(read_records(path, "x"))
         found = caught.value
@@ -397,3 +397,41 @@ def test_lists_beside_the_records_are_none(tmp_path: Path) -> None:
     path = tmp_path / "a.json"
     path.write_text('{"version": "1", "data": [{"q": "x"}], "authors": ["Ann", "Bob"], "tags": []}', "utf-8")
     assert values(path) == [{"q": "x"}]
+
+
+GOOD = '{"instruction": "g", "output": "a"}'
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        '{"id": 1 "instruction": "q", "output": "a"}',
+        '{"id": 1, "instruction": "write {instruction} here" "output": "a"}',
+        '{"id": 1, "instruction": "q", "output": "a"',
+        '{"id": 1, "instruction": "q, "output": "a"}',
+        '{"id": 1, "instruction": "q "x" y", "messages": [{"role": "user"}]}',
+        '{"id": 1, "messages": [{"instruction": "q"}, {"instruction": "r"}] "x": 1}',
+    ],
+)
+@pytest.mark.parametrize("between", [",", ", ", ",\n", ",\n  "])
+@pytest.mark.parametrize("chunk", [7, 64, 1 << 20])
+def test_a_broken_element_costs_itself_wherever_it_stands(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, broken: str, between: str, chunk: int
+) -> None:
+    monkeypatch.setattr(window, "CHUNK", chunk)
+    path = tmp_path / "a.json"
+    for place in (0, 1, 20):
+        path.write_text(f"[{between.join([*[GOOD] * place, broken, *[GOOD] * 20])}]", "utf-8")
+        found = list(read_records(path, "x", lenient=True))
+        assert [r.value for r in found if isinstance(r, Record)] == [json.loads(GOOD)] * (place + 20)
+        assert [(r.code, r.record, r.raw) for r in found if isinstance(r, Fault)] == [
+            ("broken", place, broken)
+        ]
+
+
+def test_a_bracket_too_many_is_told_as_such(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text(f"{GOOD}\n{GOOD}]\n{GOOD}\n", "utf-8")
+    (fault,) = faults(path)
+    assert (fault.record, fault.line) == (1, 2)
+    assert "bracket too many" in fault.reason()

@@ -22,6 +22,15 @@ _STRING = (
 )
 _NOISE = re.compile(rf"(?s)({_STRING})|(?://|#)[^\n]*|,(?=\s*[\]}}])")
 _ESCAPE = re.compile(r'\\(["\\/bfnrtu]|.)', re.S)
+FAR = 1 << 17
+"""Characters within which the next record is sought by its first key; else any object is taken for it."""
+_LINE_STRING = r'"[^"\\\n]*(?:\\.[^"\\\n]*)*'
+_TOKEN = re.compile(
+    rf'{_LINE_STRING}"(?=\s*(?:[:,\]}}"{{\[]|\Z))|(?P<cut>{_LINE_STRING}\\?\Z)|,\s*\{{|[{{}}\[\]"]'
+)
+"""A text followed by what can follow one, the beginning of a text, or what tells brackets and records."""
+_NEXT = re.compile(r"""\s*(?:\]|,?\s*[{\[]\s*["'“\w{}\[\]])""")
+_ANY = re.compile(r"""(?<=[,\n])[ \t]*(?=\{\s*["'“])""")
 _FIRST_KEY = re.compile(r"""\{\s*["'“]?([\w $.-]{1,64})""")
 
 
@@ -93,11 +102,13 @@ def _is_plain(text: str) -> bool:
     return kinds.count(tokenize.STRING) == texts
 
 
-def after_break(text: Text, problem: Problem) -> Iterator[Record | Fault]:
+def after_break(text: Text, problem: Problem, known: str) -> Iterator[Record | Fault]:
     """The broken record at the present position: mended, or as a fault with its text; `position` is moved to
-    where the next one begins, told by the first key of this one, or by a line that begins like its line."""
+    where the next one begins, told by the brackets of this one, by a line that begins like its line, or by
+    its first key or `known`, that of the record before it."""
     line, column = (int(part) for part in str(problem.where).rsplit(":", 2)[1:])
-    piece = _piece(text)
+    piece = _piece(text, known)
+    text.forget()
     values = {"column": column, "byte": problem.values["byte"], "reason": problem.values["reason"]}
     value = mended(piece)
     number = text.record
@@ -107,17 +118,23 @@ def after_break(text: Text, problem: Problem) -> Iterator[Record | Fault]:
         yield Record(value, number, line, (Fault(text.name, number, line, "broken", values),))
 
 
-def _piece(text: Text) -> str:
+def _piece(text: Text, known: str) -> str:
     """The text from here to the next record, which is taken out of the window."""
+    size = _closed(text)
+    if size >= 0:
+        piece = text.text[text.position : text.position + size]
+        text.line_at(text.position)
+        text.position += size
+        return piece
     column = text.place(text.position)[1]
     before = text.text[max(text.position - column + 1, 0) : text.position]
     found = -1
     if not before.strip(" \t"):
         found = _search(text, re.compile(rf"(?<=\n)[ \t]{{{column - 1}}}(?=\{{)"))
     if found < 0:
-        first = _FIRST_KEY.match(text.text, text.position)
-        key = rf"""\{{\s*["'“]?{re.escape(first[1])}\b""" if first else r"\{"
-        found = _search(text, re.compile(key))
+        found = _search(text, _beginning(text, known), FAR)
+    if found < 0:
+        found = _search(text, _ANY)
     piece = text.text[text.position : found if found >= 0 else len(text.text)].rstrip(BLANK)
     body = piece.removesuffix("," if found >= 0 else "]")
     text.line_at(text.position)
@@ -125,14 +142,57 @@ def _piece(text: Text) -> str:
     return body
 
 
-def _search(text: Text, pattern: re.Pattern[str]) -> int:
-    """Where the pattern is found next, behind the present position; -1 when not within LONGEST_MENDED."""
+def _beginning(text: Text, known: str) -> re.Pattern[str]:
+    """What a record begins with, where all begin with the same key."""
+    first = _FIRST_KEY.match(text.text, text.position)
+    keys = "|".join({re.escape(key) for key in (first[1] if first else "", known) if key})
+    return re.compile(rf"""\{{\s*["'“]?(?:{keys})["'”]?\s*:""" if keys else r"\{")
+
+
+def _closed(text: Text) -> int:
+    """The length of the broken record at the present position where its brackets tell it; -1 otherwise."""
+    while True:
+        size = _closing(text.text, text.position)
+        if size is None and len(text.text) - text.position <= LONGEST_MENDED and text.fill():
+            continue
+        return -1 if size is None else size
+
+
+def _closing(text: str, begin: int) -> int | None:
+    """The length of what begins at a place up to where its brackets are closed and a next record or the end
+    of the list follows, or up to an object without a key. -1: it cannot be told, since quotation marks or
+    brackets do not match; None: not in this text."""
+    open_brackets: list[str] = []
+    for token in _TOKEN.finditer(text, begin):
+        if token["cut"]:
+            return None
+        if token[0] == '"':  # a text that does not end in its line, or not where one can end
+            return -1
+        mark = token[0][-1]
+        if mark == '"':
+            continue
+        if token[0].startswith(",") and open_brackets[-1:] == ["{"]:
+            return token.start() - begin if len(open_brackets) == 1 else -1
+        if mark in "{[":
+            open_brackets.append(mark)
+            continue
+        if not open_brackets or open_brackets.pop() + mark not in ("{}", "[]"):
+            return -1
+        if not open_brackets:
+            if not text[token.end() : token.end() + 100].strip(BLANK):
+                return None
+            return token.end() - begin if _NEXT.match(text, token.end()) else -1
+    return None
+
+
+def _search(text: Text, pattern: re.Pattern[str], most: int = LONGEST_MENDED) -> int:
+    """Where the pattern is found next, behind the present position; -1 when not within `most` characters."""
     begin = 1
     while True:
-        found = pattern.search(text.text, text.position + begin)
+        found = pattern.search(text.text, text.position + begin, text.position + most)
         if found:
             return found.start()
-        if len(text.text) - text.position > LONGEST_MENDED:
+        if len(text.text) - text.position > most:
             return -1
         begin = max(len(text.text) - text.position - 100, 1)
         if not text.fill():

@@ -101,14 +101,14 @@ def _broken(text: Text, code: str) -> Items:
         yield Fault(text.name, None, line, "broken", values)
 
 
-def _element(text: Text) -> Items:
-    """The next value as a record."""
+def _element(text: Text, known: str = "") -> Items:
+    """The next value as a record. `known`: the first key of the one before it."""
     try:
         yield record(text)
     except Problem as problem:
         if not text.lenient:
             raise
-        yield from json_mend.after_break(text, problem)
+        yield from json_mend.after_break(text, problem, known)
 
 
 def _list(text: Text) -> Items:
@@ -117,8 +117,12 @@ def _list(text: Text) -> Items:
     if text.peek() == "]":
         text.position += 1
         return
+    known = ""
     while True:
-        yield from _element(text)
+        for item in _element(text, known):
+            if item.__class__ is Record and isinstance(item.value, dict):
+                known = next(iter(item.value), "")
+            yield item
         mark = text.peek()
         if mark == "]":
             text.position += 1

@@ -15,6 +15,9 @@ DEEPEST = 100
 NEAR_END = 16
 """An error this near the end of the buffer may only mean that the value goes on after it."""
 
+NEARBY = 1 << 10
+"""Characters before and after an error that are looked at to name it."""
+
 
 class RepeatedKey(dict[str, Any]):
     """An object in which `key` stood twice; only the last of its values is left."""
@@ -114,7 +117,8 @@ def scan(text: Text) -> Any:
 
 def syntax_code(text: str, position: int, message: str, ended: bool) -> str:
     """The likeliest mistake behind the json module's `message` at `position`, as a text's code."""
-    rest, before = text[position:].lstrip(), text[:position].rstrip()
+    rest = text[position : position + NEARBY].lstrip()
+    before = text[max(position - NEARBY, 0) : position].rstrip()
     if rest.startswith(("//", "/*", "#")):
         return "data.json_comment"
     if rest.startswith("'"):
@@ -125,11 +129,14 @@ def syntax_code(text: str, position: int, message: str, ended: bool) -> str:
         return "data.json_trailing_comma"
     if message.startswith("Invalid control character"):
         return "data.json_control"
-    if message.startswith("Invalid \\") and not (ended and '"' not in rest):
+    if message.startswith("Invalid \\") and not (ended and text.find('"', position) < 0):
         return "data.json_escape"
     if message.startswith("Expecting property name") and re.match(r"[\w$]", rest):
         return "data.json_unquoted_key"  # a cut does not take the mark before a key away
-    unfinished = message.startswith("Unterminated") or not text[position + 1 :].rstrip().endswith(("]", "}"))
+    end = text[max(position + 1, len(text) - NEARBY) :].rstrip()
+    unfinished = message.startswith("Unterminated") or not end.endswith(("]", "}"))
+    if rest.startswith(("]", "}")) and before.endswith(("]", "}")):
+        return "data.json_bracket"
     if ended and unfinished:
         return "data.json_truncated"
     if re.match(r"(None|True|False|nan|inf|undefined|NULL|Null)\b", rest):

@@ -141,6 +141,11 @@ class Text:
             self.newline = "\r" if "\r" in self.text[:-1] and "\n" not in self.text else "\n"
         return not self.ended
 
+    def forget(self) -> None:
+        """Drop what was read where that is much: the json module counts its lines at each error."""
+        if self.position > HEAD * 8:
+            self._drop()
+
     def _drop(self) -> None:
         self._mark = None
         gone = self.text[: self.position]
