@@ -7,6 +7,7 @@ carries out its three calls by hand; any other instruction, and any name not in 
 from __future__ import annotations
 
 import pickletools
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -111,7 +112,7 @@ class _Machine:
         self.memo: dict[int, Any] = {}
 
     def run(self, raw: bytes) -> Any:
-        for opcode, argument, _ in pickletools.genops(raw):
+        for opcode, argument, _ in _operations(raw):
             name = opcode.name
             if name == "STOP":
                 return self.stack.pop()
@@ -244,3 +245,10 @@ _ACTIONS: dict[str, _Action] = {
     "BINPERSID": lambda machine, _: machine.storage(),
     "REDUCE": lambda machine, _: machine.reduce(),
 }
+
+
+def _operations(raw: bytes) -> list[tuple[pickletools.OpcodeInfo, Any, int | None]]:
+    """The operations of a pickle; the library's warnings of odd escapes are nobody's business."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return list(pickletools.genops(raw))
