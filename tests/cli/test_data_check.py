@@ -289,6 +289,9 @@ def test_the_lines_of_a_cell_that_was_cut_off_become_no_rows(tmp_path: Path, cap
     assert [each["raw"] for each in rejected] == ["\n".join(['b,"So:', *lines])]
 
 
+NULLED = "numbers JSON does not know (NaN, infinite) or too long ones became null"
+
+
 def changes_of(folder: Path, capsys: Capture, content: bytes, name: str) -> tuple[int, list[dict[str, Any]]]:
     """How many records --fix says it mended, and what OUT.changes.jsonl says."""
     (folder / name).write_bytes(content)
@@ -307,6 +310,10 @@ def changes_of(folder: Path, capsys: Capture, content: bytes, name: str) -> tupl
         ('{"instruction": "a", "output": "b\tc"}', "tab or line break in a text written as an escape"),
         ('{"instruction": "a", "output": 7}', "the number output became a text"),
         ('{"instruction": "a", "output": "50\\%"}', "backslash doubled"),
+        *(
+            (f'{{"instruction": "a", "output": "b", "score": {number}}}', NULLED)
+            for number in ("NaN", "-Infinity", "1e999", "9" * 1000)
+        ),
     ],
 )
 def test_a_change_says_what_was_done(line: str, change: str, tmp_path: Path, capsys: Capture) -> None:

@@ -183,6 +183,11 @@ def account(reader: Reader, renderer: Renderer) -> None:
 FOUND: dict[str, bytes] = {
     "mark_inside.json": '[{"instruction": "写", "output": "'.encode() + b'\xff\xfe[\x00"}]',
     "quote_in_header.csv": b'instruction,output,"\xe5\x86"a,b"\n"a\nb",c,d\n',
+    "cut.jsonl.gz": gzip.compress(b'{"instruction": "a", "output": "b"}\n' * 3, mtime=0)[:-9],
+    "sixteen_inside.json": b'[{"a": "\xe9\x87"' + ("b" * 40).encode("utf-16-le") + b"\x00\xd8c\x00",
+    "junk_behind.json.gz": gzip.compress(b'[{"instruction": "a", "output": "b"}]', mtime=0) + b"junk",
+    "several_encodings.json": json.dumps(RECORDS, ensure_ascii=False, indent=1).encode() + "好".encode("gbk"),
+    "brackets.json": b'[{"a": 1 "b": "}"}, {"c": [}], {"instruction": "{a", "output": "b"}, {"a": "}, {"]',
 }
 """Files that once ended in an exception."""
 

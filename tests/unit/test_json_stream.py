@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import bz2
+import gzip
 import json
+import lzma
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tengtune.data import window
+from tengtune.data.detect import foreign
 from tengtune.data.fault import Fault
 from tengtune.data.json_value import Record, RepeatedKey
 from tengtune.data.records import read_records
@@ -199,8 +204,9 @@ def test_other_encodings_are_named(
     path = tmp_path / "a.json"
     path.write_bytes(raw)
     found = problem(path)
-    assert (found.code, found.values["byte"], found.where) == ("data.not_utf8", byte, f"{path}:{line}")
-    assert guess is None or found.values["guess"] == guess
+    code = "data.not_utf8" if guess else "data.encoding_unclear"
+    assert (found.code, found.values["byte"], found.where) == (code, byte, f"{path}:{line}")
+    assert found.values.get("guess") == guess
 
 
 @pytest.mark.usefixtures("small_chunks")
@@ -435,3 +441,100 @@ def test_a_bracket_too_many_is_told_as_such(tmp_path: Path) -> None:
     (fault,) = faults(path)
     assert (fault.record, fault.line) == (1, 2)
     assert "bracket too many" in fault.reason()
+
+
+@pytest.mark.parametrize("end", [",", '"messages": [', "{"])
+def test_a_first_line_that_is_broken_off_costs_itself(tmp_path: Path, end: str) -> None:
+    path = tmp_path / "a.jsonl"
+    first = '{"instruction": "q",'.removesuffix("," if end == "{" else "") + end.removeprefix(",")
+    path.write_text(f"{first}\n{GOOD}\n{GOOD}\n", "utf-8")
+    assert values(path) == [json.loads(GOOD)] * 2
+    assert [(f.code, f.record, f.line) for f in faults(path)] == [("bad_line", 0, 1)]
+
+
+@pytest.mark.parametrize("packed", ["gz", "bz2", "xz"])
+def test_what_can_be_unpacked_is_read_leniently(tmp_path: Path, packed: str) -> None:
+    packs: dict[str, Callable[[bytes], bytes]] = {
+        "gz": gzip.compress,
+        "bz2": bz2.compress,
+        "xz": lzma.compress,
+    }
+    pack = packs[packed]
+    whole = pack(f"{GOOD}\n".encode() * 5000)
+    path = tmp_path / f"a.jsonl.{packed}"
+    damaged = [whole[:-6]] + [whole + b"behind"] * (
+        packed == "gz"
+    )  # behind the others, Python passes it over
+    for raw in damaged:
+        path.write_bytes(raw)
+        assert problem(path).code == "data.damaged_archive"
+        found = list(read_records(path, "x", lenient=True))
+        # only the check sum is missing in a .gz; the others' ends are part of their last block
+        records = [r for r in found if isinstance(r, Record)]
+        assert len(records) == 5000 or (packed == "bz2" and not records)
+        assert [r.code for r in found if isinstance(r, Fault)] == ["archive_cut"]
+
+
+JAPANESE = "これは日本語のテストです。カタカナもあります"
+KOREAN = "한국어 문장입니다. 질문에 답해 주세요"
+
+
+@pytest.mark.parametrize(
+    ("codec", "name", "content"),
+    [
+        ("cp932", "SHIFT_JIS", JAPANESE),
+        ("euc_jp", "EUC-JP", JAPANESE),
+        ("euc_kr", "EUC-KR", KOREAN),
+        ("gbk", "GBK", "请把下面这句话翻译成英文，谢谢"),
+    ],
+)
+def test_a_file_of_one_other_encoding_is_read_leniently(
+    tmp_path: Path, codec: str, name: str, content: str
+) -> None:
+    path = tmp_path / "a.json"
+    records = [{"q": f"{content} {n}"} for n in range(20)]
+    path.write_bytes(json.dumps(records, ensure_ascii=False, indent=1).encode(codec))
+    found = list(read_records(path, "x", lenient=True))
+    assert [r.value for r in found if isinstance(r, Record)] == records
+    assert [(r.code, r.values["guess"]) for r in found if isinstance(r, Fault)] == [("wrong_encoding", name)]
+
+
+def test_no_encoding_is_named_for_a_file_that_has_none(tmp_path: Path) -> None:
+    """Bad bytes in a list cost their record, and no command to convert the whole file is told."""
+    path = tmp_path / "a.json"
+    records = [{"q": f"中文的问题 {n}"} for n in range(5)]
+    raw = json.dumps(records, ensure_ascii=False, indent=1).encode()
+    path.write_bytes(raw.replace("题 3".encode(), b"\xff\xfe 3"))
+    assert "iconv" not in str(problem(path).texts())
+    assert problem(path).code == "data.encoding_unclear"
+    found = list(read_records(path, "x", lenient=True))
+    assert [r.value for r in found if isinstance(r, Record)] == records[:3] + records[4:]
+    assert [(r.code, r.record) for r in found if isinstance(r, Fault)] == [
+        ("line_encoding", 3),
+        ("unclear_encoding", None),
+    ]
+
+
+def test_lines_after_a_window_of_another_encoding_are_not_read_in_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "a.jsonl"
+    other = [{"q": f"请翻译下面的句子 {n}"} for n in range(40)]
+    wide = [{"q": f"后面的中文是对的 {n}"} for n in range(40)]
+    lines = [json.dumps(value, ensure_ascii=False) for value in (*other, *wide)]
+    path.write_bytes("\n".join(lines[:40]).encode("gbk") + b"\n" + "\n".join(lines[40:]).encode())
+    monkeypatch.setattr(window, "CHUNK", 600)
+    found = [r.value for r in read_records(path, "x", lenient=True) if isinstance(r, Record)]
+    assert all(value in other + wide for value in found)
+    assert found[-20:] == wide[-20:]
+
+
+def test_the_first_line_of_a_plain_text_keeps_its_indentation(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    path.write_text("\n    first\n  second\n", "utf-8")
+    assert values(path) == [{"text": "    first\n  second"}]
+
+
+def test_comments_before_a_web_page_take_no_time() -> None:
+    assert foreign(b"<!---->" * 500 + b"<p>") is None  # no end, if comments could be parted in many ways
+    assert foreign(b"<!-- a --> <!-- b -->\n<html>") == ("web_page", "HTML")

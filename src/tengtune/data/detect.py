@@ -50,7 +50,9 @@ _FOREIGN: tuple[tuple[bytes, str, str], ...] = (
     (b"\xff\xd8\xff", "binary", "JPEG"),
     (b"\x7fELF", "binary", "ELF"),
 )
-_PAGE = re.compile(rb"(?i)\s*(?:<\?xml[^>]*>\s*)?(?:<!--.*?-->\s*)*<(!doctype\s+html|html|head|body)\b", re.S)
+_PAGE = re.compile(
+    rb"(?i)\s*(?:<\?xml[^>]*>\s*)?(?:<!--(?:(?!-->).)*-->\s*)*<(!doctype\s+html|html|head|body)\b", re.S
+)
 _XML = re.compile(rb"\s*<\?xml\b")
 _PICKLE = re.compile(rb"\x80[\x02-\x05][\x00-\xff]")
 _COMMENTS = re.compile(r"(?:\s*(?://|#)[^\n]*\n)+\s*")
@@ -109,7 +111,13 @@ def layout(head: str) -> Layout | None:
     first = first.rstrip()
     # A record that is broken off ends anywhere; an object laid out over lines breaks only after these.
     laid_out = first.endswith(("{", "[")) or (first.endswith(",") and not _is_json(first[:-1]))
-    return "values" if laid_out else "lines"
+    return "values" if laid_out and not _are_objects(rest[0]) else "lines"
+
+
+def _are_objects(text: str) -> bool:
+    """Whether the next lines are objects without a comma after them, which no object that goes on has."""
+    lines = [line for line in re.split("[\r\n]+", text.lstrip("\r\n"), maxsplit=2)[:2] if line.strip()]
+    return bool(lines) and all(line.lstrip().startswith("{") and _is_json(line) for line in lines)
 
 
 def _is_json(text: str) -> bool:
@@ -128,12 +136,33 @@ def encoding_guess(raw: bytes) -> str:
     wide = unmarked_utf16(raw)
     if wide:
         return wide
+    script = _script(raw)
+    if script:
+        return script
     scores = {name: _score(raw, codec, ranges) for name, codec, ranges in _CHINESE}
     best = max(scores, key=lambda name: scores[name])
     if scores[best] > 0.5:
         return best
     return "WINDOWS-1252" if _is_western(raw) else "?"
 
+
+def _script(raw: bytes) -> str | None:
+    """The encoding of Japanese or Korean, which shows by its own letters; None when there are too few."""
+    for name, codec, first, last, share in _SCRIPTS:
+        text = codecs.getincrementaldecoder(codec)("replace").decode(raw[:65536])
+        wide = [c for c in text if not c.isascii()]
+        letters = sum(first <= c <= last for c in wide)
+        if letters >= 8 and letters >= share * len(wide) and wide.count("\ufffd") * 50 <= len(wide):
+            return name
+    return None
+
+
+_SCRIPTS = (
+    ("SHIFT_JIS", "cp932", "\u3041", "\u30fe", 0.3),
+    ("EUC-JP", "euc_jp", "\u3041", "\u30fe", 0.3),
+    ("EUC-KR", "euc_kr", "\uac00", "\ud7a3", 0.9),  # of Chinese in GBK, half would be read as such
+)
+"""Name, codec, and the letters that are so great a share of what is beyond ASCII."""
 
 _CHINESE = (
     ("GBK", "gbk", ((0xB0A1, 0xD7F9), (0xA1A1, 0xA3FE))),

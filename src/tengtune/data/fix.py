@@ -69,7 +69,10 @@ class Fixer:
             value, texts = mended_value(value)
             mended += texts
             reasons = self._against(item.file, value, number, line) if texts else reasons
-        text = written(without_nan(value)) if not reasons else ""
+        known = without_nan(value)
+        if known != value:
+            mended.append(language.say("check.null"))
+        text = written(known) if not reasons else ""
         if text and hash(text) in self._seen:
             self.counts["copies"] += 1
             reasons = [Fault(item.file, number, line, "copy")]

@@ -104,11 +104,23 @@ def _broken(text: Text, code: str) -> Items:
 def _element(text: Text, known: str = "") -> Items:
     """The next value as a record. `known`: the first key of the one before it."""
     try:
-        yield record(text)
+        found = record(text)
+        yield _undecoded(text, found) or found if text.damaged else found
     except Problem as problem:
         if not text.lenient:
             raise
         yield from json_mend.after_break(text, problem, known)
+
+
+def _undecoded(text: Text, found: Record) -> Fault | None:
+    """The fault of a record with bytes that are not of the file's encoding."""
+    content = json.dumps(found.value, ensure_ascii=False)
+    damage = DAMAGED.search(content)
+    if not damage:
+        return None
+    guess = encoding_guess(content[damage.start() :].encode("utf-8", "surrogateescape"))
+    values = {"column": damage.start() + 1, "guess": guess}
+    return Fault(text.name, found.number, found.line, "line_encoding", values, raw=content)
 
 
 def _list(text: Text) -> Items:

@@ -15,6 +15,7 @@ PIECE = 1 << 16
 def read_plain(text: Text) -> Items:
     """The text as records {"text": piece}."""
     text.by_lines(True)
+    text.position = text.text.rfind(text.newline, 0, text.position) + 1  # its indentation is part of a line
     number = 0
     line = first = text.line_at(text.position)
     parts: list[str] = []

@@ -32,7 +32,8 @@ DAMAGED = re.compile("[\udc80-\udcff]")
 
 class RawFile:
     """The bytes of a file, unpacked if it is compressed. `advance` is told how many bytes of the file itself
-    were read. head: the first bytes, as `read` will give them."""
+    were read. head: the first bytes, as `read` will give them. damage: why a compressed file could not be
+    unpacked any further, once `read` has given all before that; "" otherwise."""
 
     def __init__(self, path: Path, stream: IO[bytes], advance: Callable[[int], None]) -> None:
         self.path, self._file, self._advance = path, stream, advance
@@ -43,6 +44,7 @@ class RawFile:
         opener = next((opener for magic, opener in PACKED.items() if first.startswith(magic)), None)
         self.packed = opener is not None
         self._stream: Any = opener(stream) if opener else stream
+        self.damage = ""
         self.head = self._ahead = self._read(HEAD)
 
     def read(self, count: int) -> bytes:
@@ -51,19 +53,26 @@ class RawFile:
         return data or self._read(count)
 
     def _read(self, count: int) -> bytes:
-        try:
-            data: bytes = self._stream.read(count)
-        except (EOFError, zlib.error, LZMAError) as error:
-            raise Problem("data.damaged_archive", where=self.path, reason=str(error)) from error
-        except OSError as error:
-            if not self.packed or error.errno is not None:
-                raise
-            raise Problem("data.damaged_archive", where=self.path, reason=str(error)) from error
+        data: bytes = self._unpacked(count) if self.packed else self._stream.read(count)
         place = self._file.tell()
         if place > self._told:
             self._advance(place - self._told)
             self._told = place
         return data
+
+    def _unpacked(self, count: int) -> bytes:
+        parts: list[bytes] = []
+        try:
+            while count and not self.damage and (part := self._stream.read1(count)):
+                parts.append(part)
+                count -= len(part)
+        except (EOFError, zlib.error, LZMAError) as error:
+            self.damage = str(error)
+        except OSError as error:
+            if error.errno is not None:
+                raise
+            self.damage = str(error)
+        return b"".join(parts)
 
 
 def open_text(raw: RawFile, name: str, lenient: bool) -> Text:
@@ -108,6 +117,7 @@ class Text:
         self.damaged = False  # bytes that cannot be decoded are in the text, as lone surrogates
         self._first_damage = (0, 1, "?")
         self._by_lines: bool | None = None
+        self._guessed = False  # the encoding was guessed by the bytes of one window
         self._has_wide = False  # characters beyond ASCII have been decoded
 
     def remark(self, code: str, dropped: bool = False, **values: object) -> None:
@@ -136,10 +146,17 @@ class Text:
             self.fail("data.json_endless")
         data = self.raw.read(max(CHUNK, len(self.text)))
         self.ended = not data
+        if self.ended and self.raw.damage:
+            self._damaged_archive(self.raw.damage)
         self.text += self._decoded(data)
         if self._lines == 1:  # a carriage return ends a line where no line feed ever does
             self.newline = "\r" if "\r" in self.text[:-1] and "\n" not in self.text else "\n"
         return not self.ended
+
+    def _damaged_archive(self, reason: str) -> None:
+        if not (self.lenient and self._read):
+            raise Problem("data.damaged_archive", where=self.path, reason=reason)
+        self.remark("archive_cut", dropped=True, reason=reason)
 
     def forget(self) -> None:
         """Drop what was read where that is much: the json module counts its lines at each error."""
@@ -168,6 +185,11 @@ class Text:
         return self._read - pending - self._size(self.text[position:])
 
     def _decoded(self, data: bytes) -> str:
+        if self._guessed and _is_mixed(data):  # the file is not of one encoding after all
+            data = self._decoder.getstate()[0] + data
+            self._guessed = False
+            self._decode_as("UTF-8")
+            self._wrong_encoding(self._byte_at(len(self.text)), self.line_at(len(self.text)), "?")
         try:
             text: str = self._decoder.decode(data, not data)
         except UnicodeDecodeError as error:
@@ -184,24 +206,41 @@ class Text:
         mixed = self.encoding == "UTF-8" and (self._has_wide or _is_mixed(data))
         line = self.line_at(len(self.text)) + data[: error.start].count(self.newline.encode())
         self._first_damage = (begin + error.start, line, guess)
+        whole = not mixed and guess != "?" and not guess.startswith("UTF-")  # as those it would begin
+        whole = whole and not marked_encoding(data[error.start :])  # a mark is none here
+        if not whole:
+            self._first_damage = (begin + error.start, line, "?")  # no word on the file as a whole
         if not mixed or self._by_lines is False:
             self._wrong_encoding(*self._first_damage)
-        if not mixed and guess != "?" and not marked_encoding(data[error.start :]):  # a mark is none here
-            self.encoding = guess
-            self._decoder = codecs.getincrementaldecoder(guess)("replace")
+        if whole:
+            self._decode_as(guess)
+            self._guessed = True
         else:
-            self.damaged, self.encoding = True, "UTF-8"
-            self._decoder = codecs.getincrementaldecoder("utf-8")("surrogateescape")
+            self._decode_as("UTF-8")
         text: str = self._decoder.decode(data, self.ended)
         return text
 
+    def _decode_as(self, encoding: str) -> None:
+        """Go on in another encoding, with marks for what is not of it either."""
+        self.damaged, self.encoding = True, encoding
+        self._decoder = codecs.getincrementaldecoder(encoding)("surrogateescape")
+
     def _wrong_encoding(self, byte: int, line: int, guess: str) -> None:
         """The file is not of the encoding it should be: the end, unless all faults are wanted."""
-        if not self.lenient:
-            where, file = f"{self.path}:{line}", self.path.name
-            raise Problem("data.not_utf8", where=where, byte=byte, guess=guess, file=file)
-        values = {"byte": byte, "guess": guess, "file": self.path.name}
-        self._remarks.append(Fault(self.name, None, line, "wrong_encoding", values))
+        where, file = f"{self.path}:{line}", self.path.name
+        if guess == "?":
+            if not self.lenient:
+                raise Problem(
+                    "data.encoding_unclear", where=where, byte=byte, file=shlex.quote(str(self.path))
+                )
+            fault = Fault(self.name, None, line, "unclear_encoding", {"byte": byte})
+        else:
+            if not self.lenient:
+                raise Problem("data.not_utf8", where=where, byte=byte, guess=guess, file=file)
+            values = {"byte": byte, "guess": guess, "file": file}
+            fault = Fault(self.name, None, line, "wrong_encoding", values)
+        if fault not in self._remarks:
+            self._remarks.append(fault)
 
     def peek(self) -> str:
         """The next character that is no blank, "" at the end; `position` is moved to it."""
@@ -258,17 +297,17 @@ class Text:
 
 
 def _is_mixed(data: bytes) -> bool:
-    """Whether other encodings stand in single lines only: some lines beyond ASCII are UTF-8 (a few may look
-    it by chance), or there is but one among many."""
+    """Whether other encodings stand in single lines only: a line beyond ASCII is UTF-8, or there is but one
+    such line among many. (A line with a few such characters may look like UTF-8 by chance.)"""
     lines = [line for line in data.splitlines() if line.strip()]
     wide = [line for line in lines if not line.isascii()]
-    sound = sum(map(_is_utf8, wide))
-    return 4 * sound > len(wide) or (len(wide) == 1 and len(lines) > 2)
+    sound = [count for count in map(_wide_in_utf8, wide) if count]
+    return max(sound, default=0) > 3 or 4 * len(sound) > len(wide) or (len(wide) == 1 and len(lines) > 2)
 
 
-def _is_utf8(line: bytes) -> bool:
+def _wide_in_utf8(line: bytes) -> int:
+    """The characters beyond ASCII of a line that is UTF-8; 0 where it is not."""
     try:
-        line.decode("utf-8")
+        return sum(not c.isascii() for c in line.decode("utf-8"))
     except UnicodeDecodeError:
-        return False
-    return True
+        return 0
