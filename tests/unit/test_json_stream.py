@@ -538,3 +538,20 @@ def test_the_first_line_of_a_plain_text_keeps_its_indentation(tmp_path: Path) ->
 def test_comments_before_a_web_page_take_no_time() -> None:
     assert foreign(b"<!---->" * 500 + b"<p>") is None  # no end, if comments could be parted in many ways
     assert foreign(b"<!-- a --> <!-- b -->\n<html>") == ("web_page", "HTML")
+
+
+@pytest.mark.parametrize("between", [", ", ",\n", ",\n  "])
+@pytest.mark.parametrize("place", [0, 1, 4])
+def test_a_record_broken_off_costs_no_other_where_several_formats_are_mixed(
+    tmp_path: Path, between: str, place: int
+) -> None:
+    turns = [{"role": "user", "content": "q {x}"}, {"role": "assistant", "content": "a, {b}"}]
+    good = [{"instruction": "q", "output": "a"}, {"messages": turns}, {"id": 1, "messages": turns}] * 3
+    path = tmp_path / "a.json"
+    whole = json.dumps({"conversations": [{"from": "human", "value": "q"}, {"from": "gpt", "value": "a"}]})
+    for cut in range(10, len(whole)):
+        texts = [json.dumps(value) for value in good]
+        texts.insert(place, whole[:cut])
+        path.write_text(f"[{between.join(texts)}]", "utf-8")
+        found = [r.value for r in read_records(path, "x", lenient=True) if isinstance(r, Record)]
+        assert [value for value in found if value in good] == good

@@ -8,7 +8,7 @@ import json
 import re
 import tokenize
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from typing import Any
 
 from tengtune.data.fault import Fault
@@ -30,6 +30,8 @@ _TOKEN = re.compile(
 )
 """A text followed by what can follow one, the beginning of a text, or what tells brackets and records."""
 _NEXT = re.compile(r"""\s*(?:\]|,?\s*[{\[]\s*["'“\w{}\[\]])""")
+_USUAL = ("instruction", "messages", "conversations")
+"""First keys of records which the objects in a record do not have."""
 _ANY = re.compile(r"""(?<=[,\n])[ \t]*(?=\{\s*["'“])""")
 _FIRST_KEY = re.compile(r"""\{\s*["'“]?([\w $.-]{1,64})""")
 
@@ -102,10 +104,10 @@ def _is_plain(text: str) -> bool:
     return kinds.count(tokenize.STRING) == texts
 
 
-def after_break(text: Text, problem: Problem, known: str) -> Iterator[Record | Fault]:
+def after_break(text: Text, problem: Problem, known: Set[str]) -> Iterator[Record | Fault]:
     """The broken record at the present position: mended, or as a fault with its text; `position` is moved to
     where the next one begins, told by the brackets of this one, by a line that begins like its line, or by
-    its first key or `known`, that of the record before it."""
+    its first key or one of `known`, those of records before it."""
     line, column = (int(part) for part in str(problem.where).rsplit(":", 2)[1:])
     piece = _piece(text, known)
     text.forget()
@@ -118,7 +120,7 @@ def after_break(text: Text, problem: Problem, known: str) -> Iterator[Record | F
         yield Record(value, number, line, (Fault(text.name, number, line, "broken", values),))
 
 
-def _piece(text: Text, known: str) -> str:
+def _piece(text: Text, known: Set[str]) -> str:
     """The text from here to the next record, which is taken out of the window."""
     size = _closed(text)
     if size >= 0:
@@ -129,8 +131,9 @@ def _piece(text: Text, known: str) -> str:
     column = text.place(text.position)[1]
     before = text.text[max(text.position - column + 1, 0) : text.position]
     found = -1
-    if not before.strip(" \t"):
-        found = _search(text, re.compile(rf"(?<=\n)[ \t]{{{column - 1}}}(?=\{{)"))
+    if before.strip(" \t") in ("", "["):  # behind the bracket of the list, its column is not that of others
+        least = 0 if before.strip() else column - 1
+        found = _search(text, re.compile(rf"(?<=\n)[ \t]{{{least},{column - 1}}}(?=\{{)"))
     if found < 0:
         found = _search(text, _beginning(text, known), FAR)
     if found < 0:
@@ -142,11 +145,11 @@ def _piece(text: Text, known: str) -> str:
     return body
 
 
-def _beginning(text: Text, known: str) -> re.Pattern[str]:
-    """What a record begins with, where all begin with the same key."""
+def _beginning(text: Text, known: Set[str]) -> re.Pattern[str]:
+    """What a record begins with that has one of these first keys, or that of the broken one."""
     first = _FIRST_KEY.match(text.text, text.position)
-    keys = "|".join({re.escape(key) for key in (first[1] if first else "", known) if key})
-    return re.compile(rf"""\{{\s*["'“]?(?:{keys})["'”]?\s*:""" if keys else r"\{")
+    keys = {*known, *_USUAL, *((first[1],) if first else ())} - {""}
+    return re.compile(rf"""\{{\s*["'“]?(?:{"|".join(sorted(map(re.escape, keys)))})["'”]?\s*:""")
 
 
 def _closed(text: Text) -> int:

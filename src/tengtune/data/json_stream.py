@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Set
 from typing import Any
 
 from tengtune.data import json_mend
@@ -101,8 +101,8 @@ def _broken(text: Text, code: str) -> Items:
         yield Fault(text.name, None, line, "broken", values)
 
 
-def _element(text: Text, known: str = "") -> Items:
-    """The next value as a record. `known`: the first key of the one before it."""
+def _element(text: Text, known: Set[str] = frozenset()) -> Items:
+    """The next value as a record. `known`: first keys of records before it."""
     try:
         found = record(text)
         yield _undecoded(text, found) or found if text.damaged else found
@@ -129,11 +129,11 @@ def _list(text: Text) -> Items:
     if text.peek() == "]":
         text.position += 1
         return
-    known = ""
+    known: set[str] = set()
     while True:
         for item in _element(text, known):
-            if item.__class__ is Record and isinstance(item.value, dict):
-                known = next(iter(item.value), "")
+            if isinstance(item, Record) and item.value and isinstance(item.value, dict) and len(known) < 16:
+                known.add(next(iter(item.value)))
             yield item
         mark = text.peek()
         if mark == "]":
