@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -89,8 +89,6 @@ def write_merge(
         write_folder(folder, put_together(merge.spec, _tensors(merge)), shard_bytes, advance)
         copy_companions(merge.base, folder)
         _verify(folder, merge.spec, merge.changed, out)
-        changed = set(merge.changed)
-        merge.spoilt += [n for n, array in merge.source.items() if n not in changed and non_finite(array)]
 
 
 def place_full(base: Path, full: Path, out: Path) -> bool:
@@ -157,8 +155,22 @@ def _tensors(merge: Merge) -> Iterator[TensorStream]:
         value = merge.adapter.whole.get(name, base)
         if name in pairs:
             yield _merged(name, value, base.dtype, pairs[name], merge.saturated)
-        else:
+        elif name in merge.adapter.whole:
             yield stream(name, value, base.dtype)
+        else:
+            yield _watched(stream(name, value, base.dtype), merge.spoilt)
+
+
+def _watched(tensor: TensorStream, spoilt: list[str]) -> TensorStream:
+    """The same stream; its name is put to `spoilt` if a value that passes is not finite."""
+
+    def pieces() -> Iterator[Array]:
+        for piece in tensor.pieces():
+            if tensor.name not in spoilt and non_finite(piece):
+                spoilt.append(tensor.name)
+            yield piece
+
+    return replace(tensor, pieces=pieces)
 
 
 def _merged(
