@@ -24,10 +24,6 @@ from tengtune.data.rename import renamed
 from tengtune.ui import language
 
 TEXT_KEYS = KEYS - INNER_LISTS
-MENDED_SYNTAX = tuple(
-    f"json_{name}"
-    for name in ("trailing_comma", "comma_missing", "comment", "python", "typographic", "control", "escape")
-)
 REJECTED, CHANGES = ".rejected.jsonl", ".changes.jsonl"
 
 
@@ -47,7 +43,8 @@ class Fixer:
     def __init__(
         self, reader: Reader, judge: Judge, out: IO[str], rejected: IO[str], changes: IO[str]
     ) -> None:
-        self.reader, self.judge = reader, judge
+        self.names, self.judge = reader.names, judge
+        self._again = Reader({}, reader.format)  # for records that were mended; they have our names by then
         self.out, self.rejected, self.changes = out, rejected, changes
         self.counts: Counter[str] = Counter(written=0, mended=0, copies=0, rejected=0)
         self._seen: set[int] = set()
@@ -63,12 +60,12 @@ class Fixer:
             return
         number, line = item.record.number, item.record.line
         mended = [done(fault) for fault in item.record.mended]
-        value = renamed(item.record.value, self.reader.names)
-        reasons = self._against(item.file, value, number, line)
+        value = renamed(item.record.value, self.names)
+        reasons = self._against(self._read_again(item, value) if mended else item)
         if reasons:
             value, texts = mended_value(value)
             mended += texts
-            reasons = self._against(item.file, value, number, line) if texts else reasons
+            reasons = self._against(self._read_again(item, value)) if texts else reasons
         known = without_nan(value)
         if known != value:
             mended.append(language.say("check.null"))
@@ -97,14 +94,17 @@ class Fixer:
         if fault.code in RECODED and fault.values.get("guess") != "?":
             self.counts["mended"] += self._as_it_was.pop(fault.file, 0)
 
-    def _against(self, file: str, value: Any, number: int, line: int | None) -> list[Fault]:
+    def _read_again(self, item: Outcome, value: Any) -> Outcome:
+        """What becomes of a record with a value that was mended."""
+        return self._again.outcome(Record(value, item.record.number, item.record.line), item.file)
+
+    def _against(self, outcome: Outcome) -> list[Fault]:
         """The reasons against a record."""
-        outcome = self.reader.outcome(Record(value, number, line), file)
-        faults = [fault for fault in outcome.faults if fault.dropped]
+        record, faults = outcome.record, [fault for fault in outcome.faults if fault.dropped]
         for talk in outcome.conversations:
             notes = Notes()
             self.judge(talk, notes)
-            faults += [fault for fault in notes.faults(file, number, line) if fault.dropped]
+            faults += [f for f in notes.faults(outcome.file, record.number, record.line) if f.dropped]
         return faults
 
     def _reject(
@@ -135,11 +135,10 @@ def fixer(reader: Reader, judge: Judge, out: Path) -> Iterator[Fixer]:
 def done(fault: Fault) -> str:
     """What was done about a fault that kept nothing from being read, in the current language."""
     texts = language.area_messages("check")
-    name = fault.code
-    if name in ("bad_line", "broken"):  # the reason within the text says more
-        reasons = {language.lookup(f"data.{each}"): each for each in MENDED_SYNTAX}
-        name = reasons.get(fault.values["reason"], "read_on" if fault.record is None else "")
-    code = f"check.done_{name}" if name else "check.done"
+    syntax = fault.values.get("syntax")
+    code = f"check.done_{(syntax or fault.code).removeprefix('data.')}"
+    if syntax and code not in texts:
+        code = "check.done_read_on" if fault.record is None else "check.done"
     return language.say(code, **fault.values) if code in texts else fault.reason()
 
 

@@ -111,7 +111,7 @@ def after_break(text: Text, problem: Problem, known: Set[str]) -> Iterator[Recor
     line, column = (int(part) for part in str(problem.where).rsplit(":", 2)[1:])
     piece = _piece(text, known)
     text.forget()
-    values = {"column": column, "byte": problem.values["byte"], "reason": problem.values["reason"]}
+    values = {"column": column, **{name: problem.values[name] for name in ("byte", "reason", "syntax")}}
     value = mended(piece)
     number = text.record
     if value is None:

@@ -97,8 +97,8 @@ def _broken(text: Text, code: str) -> Items:
         if not text.lenient:
             raise
         line, column, byte = text.place(text.position)
-        values = {"column": column, "byte": byte, "reason": problem.values["reason"]}
-        yield Fault(text.name, None, line, "broken", values)
+        values = {name: problem.values[name] for name in ("reason", "syntax")}
+        yield Fault(text.name, None, line, "broken", {"column": column, "byte": byte, **values})
 
 
 def _element(text: Text, known: Set[str] = frozenset()) -> Items:
@@ -254,8 +254,9 @@ def _odd_line(text: Text, content: str, number: int, line: int) -> Items:
         found = _values_of(text, stripped)
     except json.JSONDecodeError as error:
         column = error.pos + 1 + len(content) - len(content.lstrip(BLANK))
-        reason = language.say(syntax_code(stripped, error.pos, error.msg, ended=True))
-        fault = Fault(text.name, number, line, "bad_line", {"column": column, "reason": reason}, raw=raw)
+        syntax = syntax_code(stripped, error.pos, error.msg, ended=True)
+        values = {"column": column, "reason": language.say(syntax), "syntax": syntax}
+        fault = Fault(text.name, number, line, "bad_line", values, raw=raw)
     except RecursionError:
         fault = Fault(text.name, number, line, "too_deep", raw=raw)
     else:

@@ -292,7 +292,8 @@ class Text:
         where = f"{self.path}:{line}:{column}"
         reason = language.say(code, longest=LONGEST)
         problem = "data.bad_json_for_good" if self.lenient else "data.bad_json"
-        values: dict[str, Any] = {"record": max(self.record, 0), "byte": byte, "reason": reason}
+        values: dict[str, Any] = {"record": max(self.record, 0), "byte": byte}
+        values |= {"reason": reason, "syntax": code}
         raise Problem(problem, where=where, file=shlex.quote(str(self.path)), **values)
 
 
