@@ -10,10 +10,15 @@ import socket
 import subprocess
 import sys
 import time
+import types
 from pathlib import Path
 
 import pytest
 from tests.training_lab import RUN, adapter, metrics, project
+
+from tengtune import recipe as recipes
+from tengtune.cluster import launch as launching
+from tengtune.ui.console import Console
 
 RUN_MANY = RUN.replace("global_batch: 2", "global_batch: 4").replace("early_stop: 9", "log_every: 1") + (
     "parallel: {ranks: 2}\n"
@@ -188,6 +193,22 @@ def test_two_machines_with_one_folder_train_as_one(unbroken: Path, tmp_path: Pat
 
 
 @pytest.mark.slow
+def test_a_machine_may_be_there_before_the_data(unbroken: Path, tmp_path: Path) -> None:
+    run = project(tmp_path, RUN_MANY)
+    meet = ("-s", "parallel.nodes=2", "--master", f"127.0.0.1:{free_port()}")
+    second = start(run, *meet, "--node-rank", "1")
+    deadline = time.monotonic() + 60
+    while not ranks_of(run) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    time.sleep(4)  # long enough to look for data that is not there
+    assert not (tmp_path / "runs" / "run" / "data").exists()
+    for process in (start(run, *meet, "--node-rank", "0"), second):
+        code, said = end(process)
+        assert code == 0, said
+    assert losses(run) == losses(unbroken)
+
+
+@pytest.mark.slow
 def test_a_machine_on_another_run_or_folder_is_named(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     (tmp_path / "b").mkdir()
@@ -259,3 +280,51 @@ def test_a_dry_run_prints_what_would_be_started(tmp_path: Path) -> None:
     ]
     assert all("-m tengtune.cli.rank" in line for line in lines)
     assert not ranks_of(tmp_path / "run.yaml")
+
+
+@pytest.mark.slow
+def test_when_all_ranks_hang_the_launcher_ends_them(tmp_path: Path) -> None:
+    run = project(tmp_path, ENDLESS)
+    process = start(run, "-s", "train.stall_minutes=0.05")
+    wait_for_step(run, 1)
+    for pid in ranks_of(run).values():
+        os.kill(pid, signal.SIGSTOP)
+    code, said = end(process)
+    assert code == 4, said
+    assert "hangs: it has done nothing" in said
+    assert not ranks_of(run)
+
+
+@pytest.mark.slow
+def test_a_second_signal_ends_at_once_and_blames_nobody(tmp_path: Path) -> None:
+    run = project(tmp_path, ENDLESS)
+    process = start(run)
+    wait_for_step(run, 1)
+    for pid in ranks_of(run).values():
+        os.kill(pid, signal.SIGSTOP)  # so that none can answer the first
+    process.send_signal(signal.SIGINT)
+    time.sleep(0.5)
+    process.send_signal(signal.SIGINT)
+    code, said = end(process)
+    assert code == 130, said
+    assert "failed first" not in said
+    assert not ranks_of(run)
+
+
+def test_a_machine_leaves_the_files_of_the_others_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = project(tmp_path, RUN_MANY)
+    log = tmp_path / "runs" / "run" / "log"
+    log.mkdir(parents=True)
+    theirs = [log / name for name in ("rank_0.log", "rank_0.beats", "rank_10.log", "result.json", "mark")]
+    ours = [log / name for name in ("rank_1.log", "rank_1.beats", "rank_1.end")]
+    for path in (*theirs, *ours):
+        path.write_text("before", "utf-8")
+    monkeypatch.setenv("TENGTUNE_NODE_RANK", "1")
+    monkeypatch.setenv("TENGTUNE_MASTER", "127.0.0.1:1")
+    monkeypatch.setattr(launching, "Crew", lambda *arguments: types.SimpleNamespace(run=lambda: None))
+    recipe = recipes.load(run, ["parallel.nodes=2"])
+    assert launching.launch(recipe, Console("quiet"), anew=False) == ([], {})
+    assert [path.read_text("utf-8") for path in theirs] == ["before"] * len(theirs)
+    assert not any(path.exists() for path in ours)

@@ -16,10 +16,11 @@ from typing import Literal, Protocol, SupportsFloat, cast
 import numpy as np
 import numpy.typing as npt
 
+from tengtune.cluster.place import here
 from tengtune.models.spec import ModelSpec
 from tengtune.recipe import Recipe
 from tengtune.train.batch import Batch
-from tengtune.train.ranks import Ranks
+from tengtune.train.ranks import Alone, Ranks
 from tengtune.ui.problems import Problem
 
 Array = npt.NDArray[np.generic]
@@ -164,6 +165,17 @@ class BackendModule(Protocol):
     def build(self, spec: ModelSpec, source: Source, recipe: Recipe, trainable: bool = True) -> Backend:
         """The model of `spec` with the tensors of `source`; with `trainable` False for answering only."""
         ...
+
+    def join(self, recipe: Recipe) -> Ranks:
+        """Meet the other ranks of this training, whose number and place the launcher has set; `build` then
+        works with them. Problem when they do not come. Only where several ranks are not refused."""
+        ...
+
+
+def join(recipe: Recipe) -> Ranks:
+    """The ranks that share the training of a run, met before any of them reads what rank 0's machine may
+    still be making."""
+    return Alone() if here().world == 1 else load(choose(recipe)).join(recipe)
 
 
 def choose(recipe: Recipe) -> str:

@@ -70,13 +70,10 @@ def _work(recipe: Recipe, console: Console, anew: bool, log: Path) -> int:
     except Stopped as stopped:
         return stopped.exit_code
     except Problem as problem:
-        with log.open("a", encoding="utf-8") as stream:
-            stream.write(f"{screen(problem, False)}\n")
-        _note(log, problem.code)
+        _note(log, problem.code, screen(problem, False))
         return problem.exit_code
     except Exception:
-        _note(log, "traceback")
-        traceback.print_exc()
+        _note(log, "traceback", traceback.format_exc())
         return 1
     if here().rank == 0:
         text = json.dumps({"outputs": result.outputs, "figures": result.figures})
@@ -84,8 +81,11 @@ def _work(recipe: Recipe, console: Console, anew: bool, log: Path) -> int:
     return 0
 
 
-def _note(log: Path, code: str) -> None:
+def _note(log: Path, code: str, text: str) -> None:
+    """Write down why this rank ends; its launcher shows the end of the log."""
     end_file(log).write_text(json.dumps({"code": code, "time": time.time()}), "utf-8")
+    with log.open("a", encoding="utf-8") as stream:
+        stream.write(f"{text}\n")
 
 
 def _console(mine: Place, log: Path, mode: Any) -> Console:

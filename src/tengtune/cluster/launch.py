@@ -21,7 +21,7 @@ from typing import Any
 from tengtune import files
 from tengtune.cluster.place import PROGRESS, Place
 from tengtune.cluster.preflight import MARK
-from tengtune.cluster.watch import Crew
+from tengtune.cluster.watch import Crew, end_file
 from tengtune.recipe import Recipe
 from tengtune.ui import language
 from tengtune.ui.console import Console
@@ -41,6 +41,11 @@ class Start:
     command: list[str]
     log: Path
 
+    @property
+    def progress(self) -> Path:
+        """Where it writes how far it is."""
+        return Path(self.environment[PROGRESS])
+
     def line(self) -> str:
         """What a shell would be told."""
         variables = " ".join(f"{name}={shlex.quote(value)}" for name, value in self.environment.items())
@@ -56,10 +61,11 @@ def launch(recipe: Recipe, console: Console, anew: bool) -> tuple[list[str], dic
     folder = recipe.folder / "log"
     with os_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
-        for old in [*folder.glob("rank_*"), folder / RESULT]:
-            files.remove(old)
     starts = plan(recipe, console, anew)
+    for old in [path for start in starts for path in (start.log, start.progress, end_file(start.log))]:
+        files.remove(old)
     if starts[0].place.rank == 0:
+        files.remove(folder / RESULT)
         files.write_text(folder / MARK, secrets.token_hex(8))
     values = {"world": recipe.parallel.ranks, "nodes": recipe.parallel.nodes, "local": len(starts)}
     console.say("cluster.starting", **values, folder=folder)

@@ -20,18 +20,27 @@ MARK = "mark"
 CLOCKS_S = 5.0
 
 
-def check(ranks: Ranks, same: Mapping[str, Any], log: Path, console: Console) -> None:
+def check_folder(ranks: Ranks, log: Path) -> None:
+    """Whether all ranks see rank 0's run folder, told by the mark that its launcher put there. Problem that
+    names the first that does not, the same on every rank."""
+    if ranks.world == 1:
+        return
+    mark = (log / MARK).read_text("ascii") if (log / MARK).is_file() else None
+    first, *others = (json.loads(text) for text in ranks.gather(json.dumps([mark, str(log)])))
+    for rank, (theirs, folder) in enumerate(others, 1):
+        if theirs != first[0]:
+            raise Problem("cluster.not_shared", where=folder, rank=rank, folder=folder)
+
+
+def check_run(ranks: Ranks, same: Mapping[str, Any], log: Path, console: Console) -> None:
     """Compare what the ranks have before them. same: what a checkpoint would have to have in common with this
     run. Problem that names the first rank that differs, the same on every rank."""
     if ranks.world == 1:
         return
     versions = {"tengtune": __version__, "python": platform.python_version()}
-    mark = (log / MARK).read_text("ascii") if (log / MARK).is_file() else None
-    mine = {"mark": mark, "run": {**versions, **same}, "clock": time.time(), "log": str(log)}
+    mine = {"run": {**versions, **same}, "clock": time.time()}
     first, *others = (json.loads(text) for text in ranks.gather(json.dumps(mine)))
     for rank, other in enumerate(others, 1):
-        if other["mark"] != first["mark"]:
-            raise Problem("cluster.not_shared", where=other["log"], rank=rank, folder=other["log"])
         if other["run"] != first["run"]:
             difference = "\n".join(differences(first["run"], other["run"]))
             raise Problem("cluster.unlike", where=log, rank=rank, difference=difference)

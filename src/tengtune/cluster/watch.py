@@ -49,10 +49,11 @@ class Crew:
                 self._processes.append(_started(start, stack))
             while not self._over():
                 time.sleep(POLL_S)
-            if not any(self._codes()):
+            codes = self._codes()  # before those that still run are ended by us
+            if all(code == 0 for code in codes):
                 return
             self._stop()
-        raise self._verdict()
+        raise self._verdict(codes)
 
     def _codes(self) -> list[int | None]:
         """Exit codes; None of those that run."""
@@ -73,7 +74,7 @@ class Crew:
         return self._stands_still()
 
     def _stands_still(self) -> bool:
-        beats = [place.beats(Path(start.environment[place.PROGRESS])) for start in self._starts]
+        beats = [place.beats(start.progress) for start in self._starts]
         last = max(when for _, when in beats)
         return self._limit_s is not None and last > 0 and time.time() - last > SLOWER * self._limit_s
 
@@ -96,15 +97,14 @@ class Crew:
             if process.poll() is None:
                 os.killpg(process.pid, number)
 
-    def _verdict(self) -> Problem | Stopped:
-        """Which rank failed first, and how."""
-        codes = self._codes()
-        if self._signal and all(code in (0, 128 + self._signal) for code in codes):
-            return Stopped("cluster.stopped", exit_code=128 + self._signal)
+    def _verdict(self, codes: list[int | None]) -> Problem | Stopped:
+        """Which rank failed first, and how; codes: how they stood when there was something to judge."""
         ends = [_end_of(start) for start in self._starts]
+        if self._signal and all(end.get("code", LOST) == LOST for end in ends):
+            return Stopped("cluster.stopped", exit_code=128 + self._signal)
         index = self._first(codes, ends)
         if index is None:
-            return self._silent()
+            return self._silent(codes)
         start, code = self._starts[index], codes[index] or 0
         log = start.log
         return Problem(
@@ -117,8 +117,10 @@ class Crew:
         )
 
     def _first(self, codes: list[int | None], ends: list[dict[str, Any]]) -> int | None:
-        """The rank to name; None when those that ended only missed another one."""
+        """The rank to name; None when none has failed, or those that did only missed another one."""
         failed = [i for i, code in enumerate(codes) if code]
+        if not failed:
+            return None
         early = min(self._ended[i] for i in failed)
         near = [i for i in failed if self._ended[i] - early <= TOGETHER_S]
         killed = [i for i in near if (codes[i] or 0) < 0]
@@ -127,12 +129,13 @@ class Crew:
             if named:
                 return named[0]
         beats = self._beats()
-        return None if min(beats) < max(beats) else near[0]
+        return None if None in codes or min(beats) < max(beats) else near[0]
 
-    def _silent(self) -> Problem:
-        """The rank that has done least, while the others waited for it."""
+    def _silent(self, codes: list[int | None]) -> Problem:
+        """The rank that has done least while the others waited for it, of those that have not ended."""
         beats = self._beats()
-        start = self._starts[beats.index(min(beats))]
+        running = [i for i, code in enumerate(codes) if code is None] or range(len(codes))
+        start = self._starts[min(running, key=lambda i: beats[i])]
         stacks = start.log.with_name(f"stacks_rank_{start.place.rank}.txt")
         return Problem(
             "cluster.silent",
@@ -145,7 +148,7 @@ class Crew:
         )
 
     def _beats(self) -> list[int]:
-        return [place.beats(Path(start.environment[place.PROGRESS]))[0] for start in self._starts]
+        return [place.beats(start.progress)[0] for start in self._starts]
 
     @contextmanager
     def _signals(self) -> Iterator[None]:
@@ -176,7 +179,7 @@ def _started(start: Start, stack: ExitStack) -> subprocess.Popen[bytes]:
     if start.place.rank == 0:
         return subprocess.Popen(start.command, env=environment, start_new_session=True)
     with os_errors(start.log):
-        log = stack.enter_context(start.log.open("wb"))
+        log = stack.enter_context(start.log.open("ab"))
     return subprocess.Popen(
         start.command,
         env=environment,

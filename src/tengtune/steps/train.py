@@ -72,6 +72,8 @@ def run(recipe: Recipe, console: Console, anew: bool) -> Result:
 
 def train(recipe: Recipe, console: Console, anew: bool) -> Result:
     """Train in this process, which may be one rank of several: of these, rank 0 writes."""
+    ranks, log = base.join(recipe), recipe.folder / "log"
+    preflight.check_folder(ranks, log)
     recipe = settle(recipe, console)
     stores = {name: open_store(folder) for name, folder in _stores(recipe).items()}
     store, heldout = stores["train"], stores.get("heldout")
@@ -79,6 +81,7 @@ def train(recipe: Recipe, console: Console, anew: bool) -> Result:
         raise Problem("train.nothing_held_out", where=recipe.file)
     plan = schedule.plan(recipe, store.rows)
     shelf, same = Shelf(recipe.folder / "checkpoints"), _same(recipe)
+    preflight.check_run(ranks, same, log, console)
     found = None if anew else resume.find(shelf, same, console)
     with explained(recipe):
         backend = base.open_backend(recipe, recipe.model_folder)
@@ -87,8 +90,6 @@ def train(recipe: Recipe, console: Console, anew: bool) -> Result:
         _announce(console, store, plan, backend, parameters)
         _check_space(recipe, shelf, nbytes)
         about = {"backend": base.choose(recipe), "device": backend.device, "dtype": backend.dtype}
-        ranks = backend.ranks
-        preflight.check(ranks, same, recipe.folder / "log", console)
         state = _begin(backend, shelf, found, plan, about, console)
         step = state.step if found else None
         with closing(Metrics(_metrics_file(recipe, ranks), state.step)) as metrics:

@@ -21,8 +21,9 @@ BUCKET_BYTES = 64 * 2**20
 """Gradients are sent so much at a time: enough for the links' full speed, little beside a model."""
 BACKENDS = {"cpu": "gloo", "cuda": "cpu:gloo,cuda:nccl", "npu": "cpu:gloo,npu:hccl"}
 """What carries tensors, by device; figures on the host always go by gloo."""
-JOIN_MINUTES = 10.0
-"""How long ranks wait for each other at the start: machines are not started at the same second."""
+JOIN_MINUTES = 120.0
+"""How long ranks wait for each other at the start: those of the other machines may be there while rank 0's
+machine still prepares the data."""
 
 
 class Group:

@@ -39,6 +39,11 @@ def build(spec: ModelSpec, source: Source, recipe: Recipe, trainable: bool = Tru
         return TorchBackend(spec, model, placement, chosen, recipe)
 
 
+def join(recipe: Recipe) -> Ranks:
+    """Meet the other ranks; see base.BackendModule."""
+    return Group(device.choose_device(), recipe.train.stall_minutes)
+
+
 class TorchBackend:
     """Fulfils backends.base.Backend on one device."""
 
