@@ -17,6 +17,7 @@ from tests.qwen1 import qwen1_config
 from tests.tiny import tiny_config, tiny_model, tiny_tokenizer
 
 from tengtune import recipe as recipes
+from tengtune.lock import beside, held
 from tengtune.models.spec import from_config
 from tengtune.rehearsal.twin import narrow_config
 
@@ -101,7 +102,7 @@ def spoil(folder: Path, fault: str) -> tuple[str, ...]:
         )
     elif fault == "ranks":
         return ("-s", "parallel.ranks=3")
-    elif fault == "policy":
+    elif fault == "target":
         return ("-s", "lora.targets=q_projj")
     return ()
 
@@ -114,7 +115,7 @@ def spoil(folder: Path, fault: str) -> tuple[str, ...]:
         ("output", "io.not_folder"),
         ("shard", "weights."),
         ("ranks", "recipe.batch"),
-        ("policy", "lora."),
+        ("target", "lora."),
     ],
 )
 def test_a_planted_fault_is_caught(fault: str, code: str, tmp_path: Path) -> None:
@@ -216,3 +217,11 @@ def test_the_examples_rehearse(name: str, tmp_path: Path) -> None:
 def test_every_large_example_is_rehearsed() -> None:
     large = {path.stem for path in EXAMPLES.glob("qwen*.yaml")}
     assert large == set(BUILT)
+
+
+def test_one_rehearsal_of_a_run_at_a_time(tmp_path: Path) -> None:
+    run = project(tmp_path)
+    with held(beside(tmp_path / "runs" / "run.rehearsal")):
+        code, said = rehearse(run)
+    assert (code, "lock.busy" in said) == (5, True)
+    assert not (tmp_path / "runs" / "run.rehearsal").exists()

@@ -279,6 +279,7 @@ def test_a_dry_run_prints_what_would_be_started(tmp_path: Path) -> None:
         True,
     ]
     assert all("-m tengtune.cli.rank" in line for line in lines)
+    assert not (tmp_path / "runs").exists()
     assert not ranks_of(tmp_path / "run.yaml")
 
 

@@ -51,8 +51,9 @@ def command(model: Path, data: tuple[Path, ...], out: Path) -> None:
     for path in data:
         _check_data(path)
     _check_out(out)
-    from tengtune.data.proportions import ENOUGH_LABELS, look, suit
+    from tengtune.data.proportions import look, suit
     from tengtune.data.render import style_of
+    from tengtune.report.verdict import ENOUGH_TOKENS
 
     sample = look({str(path): path for path in data}, style_of(model, spec, "assistant", None))
     chosen = suit(sample, spec.max_positions)
@@ -60,7 +61,7 @@ def command(model: Path, data: tuple[Path, ...], out: Path) -> None:
     console = Console()
     if chosen.records:
         console.say("run.sized", **_figures(chosen))
-        enough = chosen.held_labels >= ENOUGH_LABELS
+        enough = chosen.held_labels >= ENOUGH_TOKENS
         values = {
             "percent": f"{chosen.heldout:.0%}",
             "held": chosen.held_records,

@@ -16,14 +16,8 @@ from tengtune.ui import language
 from tengtune.ui.console import Console
 from tengtune.ui.problems import FAILED_RUN, Problem, Stopped, from_os_error
 
-TOOLS: dict[str, tuple[str, str]] = {
-    "init": ("写出一份运行文件", "write a run file"),
-    "run": ("按顺序执行所需的全部步骤", "do all the steps that are needed, in order"),
-    "rehearse": ("在 CPU 上用缩小的模型预演整个流程", "rehearse the run on CPUs with a narrow model"),
-    "chat": ("和模型对话，可并排对比训练前后", "talk to the model, before and after side by side"),
-    "weights": ("查看和核对权重", "look at weights and check them"),
-}
-"""Commands that are no steps: name -> (zh, en) title."""
+TOOLS = ("init", "run", "rehearse", "chat", "weights")
+"""Commands that are no steps; their titles are the first lines of their helps."""
 
 CLOSED_PIPE = 141
 """128 + SIGPIPE: what the shell reports of any program whose reader, `head` for one, has gone."""
@@ -32,7 +26,7 @@ CLOSED_PIPE = 141
 def titles() -> dict[str, str]:
     """Every command with its title in the current language, in the order of the help."""
     zh = language.current() == "zh"
-    table = {name: pair[0 if zh else 1] for name, pair in TOOLS.items()}
+    table = {name: language.say(f"cli.{name}").splitlines()[0] for name in TOOLS}
     return table | {s.name: (s.zh if zh else s.en) for s in STEPS}
 
 

@@ -6,13 +6,15 @@ import click
 
 from tengtune import engine
 from tengtune.cli.command import Command
-from tengtune.cli.options import resume_option, step_options
+from tengtune.cli.options import resume_option, run_file
 from tengtune.recipe import Recipe
 from tengtune.ui.console import Console
 
 
 @click.command("train", cls=Command, help="cli.train")
-@step_options
+@run_file
+@click.option("--fresh", is_flag=True, help="cli.opt_fresh")
+@click.option("--force", is_flag=True, help="cli.opt_force")
 @resume_option
 @click.option("--node-rank", type=click.IntRange(min=0), help="cli.opt_node_rank")
 @click.option("--master", metavar="HOST:PORT", help="cli.opt_master")
@@ -20,6 +22,7 @@ from tengtune.ui.console import Console
 def command(
     recipe: Recipe,
     console: Console,
+    fresh: bool,
     force: bool,
     anew: bool,
     node_rank: int | None,
@@ -33,7 +36,9 @@ def command(
     if dry_run:
         lines = [start.line() for start in plan(recipe, console, anew)]
         console.result("\n".join(lines), commands=lines)
-    elif node_rank:  # machine 0 prepares the data and keeps the record
+        return
+    engine.prepare(recipe, fresh)
+    if node_rank:  # machine 0 prepares the data and keeps the record
         launch(recipe, console, anew)
     else:
         engine.run_needed("train", recipe, console, force, anew)

@@ -17,6 +17,7 @@ from tengtune.data.read import Outcome, Reader
 from tengtune.data.render import Renderer, Style, batches
 from tengtune.data.split import groups_of, heldout_split
 from tengtune.recipe import Data, Recipe, Train
+from tengtune.report.verdict import ENOUGH_TOKENS
 
 SEED: int = Recipe.model_fields["seed"].default
 LOOK_BYTES = 1_000_000
@@ -30,8 +31,6 @@ SMALLEST_BATCH = 2
 MOST_EPOCHS = 20
 HELD_OUT_SHARES = (0.1, 0.15)
 """What is held out at most, where the default share holds too few labels to judge by."""
-ENOUGH_LABELS = 100
-"""Held-out labels with which a change of the loss says something (report/verdict.py)."""
 FIT = 0.99
 """Share of the records that are to fit into a row whole."""
 
@@ -122,7 +121,7 @@ class _Beginning:
 def suit(sample: Sample, positions: int) -> Proportions:
     """The defaults, with longer rows where records need them; where that gives fewer than GOAL steps, in this
     order: shorter rows, as long as the records fit; a smaller batch; more epochs. More is held out where the
-    default holds fewer than ENOUGH_LABELS.
+    default holds fewer than ENOUGH_TOKENS.
 
     positions: the longest row the model knows.
     """
@@ -150,14 +149,14 @@ def _fits(sample: Sample, seq_len: int) -> bool:
 
 
 def _held_out(sample: Sample, usual: Proportions) -> Proportions:
-    """`usual` with the smallest share that holds ENOUGH_LABELS, the largest where none does."""
+    """`usual` with the smallest share that holds ENOUGH_TOKENS, the largest where none does."""
     chosen = usual
     for share in (usual.heldout, *HELD_OUT_SHARES):
         _, held = heldout_split(sample.groups, share, SEED)
         labels = round(int(sample.labels[held].sum()) / sample.share)
         records = round(len(held) / sample.share)
         chosen = replace(usual, heldout=share, held_records=records, held_labels=labels)
-        if labels >= ENOUGH_LABELS:
+        if labels >= ENOUGH_TOKENS:
             break
     return chosen
 

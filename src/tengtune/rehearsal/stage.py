@@ -16,6 +16,7 @@ from typing import Any
 from tengtune import files
 from tengtune.backends import base
 from tengtune.data.store import open_store
+from tengtune.lock import beside, held
 from tengtune.recipe import Recipe
 from tengtune.rehearsal.twin import make_twin
 from tengtune.train import metrics, schedule
@@ -51,7 +52,12 @@ class Rehearsal:
         self.done: list[Done] = []
 
     def run(self) -> list[Done]:
-        """All stages in order. Problem `rehearse.failed` at the first that does not end well."""
+        """All stages in order. Problem `rehearse.failed` at the first that does not end well, `lock.busy`
+        where the same run is being rehearsed already."""
+        with held(beside(self.folder), self.console):
+            return self._stages()
+
+    def _stages(self) -> list[Done]:
         answers = base.choose(self.recipe) != "mindspore"
         stages: list[tuple[str, Callable[[], str]]] = [
             ("twin", self._twin),
