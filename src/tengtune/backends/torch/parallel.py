@@ -5,6 +5,7 @@ Gradients are summed over the ranks once a step, after the last micro batch, in 
 
 from __future__ import annotations
 
+import atexit
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -38,6 +39,7 @@ class Group:
             with _lost_peers():
                 join = timedelta(minutes=JOIN_MINUTES)
                 dist.init_process_group(BACKENDS[device.type], timeout=join)
+                atexit.register(_leave)
                 self.most(0)
                 limit = timedelta(minutes=limit_minutes or 24 * 60)
                 dist.distributed_c10d._set_pg_timeout(limit, None)
@@ -83,6 +85,12 @@ class Group:
                 parts = torch.split(flat, [tensor.numel() for tensor in bucket])
                 for tensor, part in zip(bucket, parts, strict=True):
                     tensor.copy_(part.view_as(tensor))
+
+
+def _leave() -> None:
+    """End the group's threads before the interpreter goes: one that still runs then aborts the process (-6)."""
+    if dist.is_initialized():
+        dist.destroy_process_group()
 
 
 def _buckets(tensors: Sequence[Tensor]) -> Iterator[list[Tensor]]:
