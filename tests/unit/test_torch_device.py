@@ -31,6 +31,15 @@ def test_types_on_a_cpu() -> None:
     assert device.computes(CPU, torch.bfloat16)
 
 
+def test_what_a_narrow_type_costs_on_a_cpu_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert device._product_seconds(torch.float32) > 0
+    seconds = {torch.float32: 0.5, torch.bfloat16: 19.0}
+    monkeypatch.setattr(device, "_product_seconds", seconds.__getitem__)
+    assert device.slowdown(Placement(CPU, torch.bfloat16)) == 38
+    assert device.slowdown(Placement(CPU, torch.float32)) == 1
+    assert device.slowdown(Placement(torch.device("cuda", 0), torch.bfloat16)) == 1
+
+
 def test_masters_are_never_narrow() -> None:
     found = {t: Placement(CPU, t).master for t in (torch.float16, torch.bfloat16, torch.float64)}
     assert found == {

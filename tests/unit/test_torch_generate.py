@@ -5,18 +5,22 @@ from __future__ import annotations
 import tarfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from tests.answering import answers
-from tests.batches import Document, make_batch
+from tests.batches import Document, make_batch, random_documents
 from tests.shared import shared_path
 from tests.tiny import VOCAB, tiny_config, tiny_weights
 from tests.torch_lab import logits, make_backend, make_recipe, randomize_adapters
 
 from tengtune.backends.base import Asked, Sampling
+from tengtune.backends.torch.device import Placement
 from tengtune.backends.torch.generate import ROWS
+from tengtune.backends.torch.kernels import PLAIN
+from tengtune.backends.torch.model import Maker, Qwen
 from tengtune.backends.torch.step import TorchBackend
 from tengtune.models.spec import from_config, from_folder
 from tengtune.weights.source import open_source
@@ -140,3 +144,26 @@ def test_a_real_model_tells_its_story(tmp_path: Path) -> None:
         "Once upon a time, there was a little girl named Lily. She loved to play outside in the park. "
         "One day, she saw a big, red ball."
     )
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {},
+        {"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "head_dim": 32},
+        {"intermediate_size": 100, "tie_word_embeddings": True},
+    ],
+    ids=["qwen2 with biases", "qwen3", "narrow, tied"],
+)
+def test_a_model_that_only_answers_computes_the_same_with_its_linears_joined(config: dict[str, Any]) -> None:
+    spec = from_config(tiny_config(**config))
+    weights, recipe = tiny_weights(spec, seed=5), make_recipe()
+    batch = make_batch([random_documents([30, 11, 7], VOCAB, 1)], 48)
+    placement = Placement(torch.device("cpu"), torch.float32)
+    answering = TorchBackend(spec, Qwen(spec, Maker(weights, placement, "frozen")), placement, PLAIN, recipe)
+    attention = answering.model.model.layers[0].self_attn
+    assert attention.joined is not None
+    assert attention.q_proj.weight.data_ptr() == attention.joined.weight.data_ptr()  # no second copy
+    with torch.no_grad():
+        found, wanted = logits(answering, batch), logits(make_backend(spec, weights, recipe), batch)
+    np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-5)

@@ -100,6 +100,8 @@ class Backend(Protocol):
     """Compute type: float32, float16 or bfloat16 (float16 wants a loss scale)."""
     device: str
     """Where it computes: cpu, npu:0, cuda:0, Ascend:0."""
+    slowdown: float
+    """How many times longer a product takes in `dtype` than in float32 on this device."""
     ranks: Ranks
     """The processes that share the training, this one among them."""
 

@@ -38,6 +38,9 @@ from tengtune.ui.problems import UNFIT_MACHINE, Problem
 from tengtune.weights.source import open_source
 from tengtune.weights.trained import write_full, write_lora
 
+SLOW = 2.0
+"""A compute type that takes so many times as long as float32 is worth a word."""
+
 
 def inputs(recipe: Recipe) -> list[Path]:
     return [recipe.model_folder, *_stores(recipe).values()]
@@ -161,6 +164,8 @@ def _announce(console: Console, store: Store, plan: Schedule, backend: Backend, 
         dtype=backend.dtype,
         device=backend.device,
     )
+    if backend.slowdown > SLOW:
+        console.warn("train.slow_type", dtype=backend.dtype, times=f"{backend.slowdown:.0f}")
     if store.rows <= plan.global_batch and plan.steps > 1:
         console.warn("train.few_rows", rows=store.rows, global_batch=plan.global_batch)
 

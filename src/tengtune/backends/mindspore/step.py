@@ -41,6 +41,7 @@ class MindSporeBackend:
     the run file's `recompute` changes nothing here."""
 
     dtype = device.DTYPE
+    slowdown = 1.0
 
     def __init__(
         self, spec: ModelSpec, source: Source, recipe: Recipe, device_name: str, trainable: bool

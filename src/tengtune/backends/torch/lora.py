@@ -30,6 +30,19 @@ class Linear(nn.Module):
         return apply(_MasterLinear, x, self.weight, bias)
 
 
+class Joined(nn.Module):
+    """Several frozen linears of the same input as one product: x [T,I] -> [T,O] of each.
+
+    weight [sum of O,I], bias [sum of O]."""
+
+    def __init__(self, weight: Tensor, bias: Tensor | None, sizes: Sequence[int]) -> None:
+        super().__init__()
+        self.weight, self.bias, self.sizes = weight, bias, sizes
+
+    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+        return F.linear(x, self.weight, self.bias).split_with_sizes(self.sizes, 1)
+
+
 class _MasterLinear(Function):
     """A linear whose weight is wider than x: the cast copy is made twice rather than kept."""
 

@@ -20,7 +20,7 @@ from torch.utils.checkpoint import checkpoint
 from tengtune.backends.base import Array, Source
 from tengtune.backends.torch.device import Placement
 from tengtune.backends.torch.kernels import PLAIN, Kernels
-from tengtune.backends.torch.lora import Linear, LoraLinear, SharedLora
+from tengtune.backends.torch.lora import Joined, Linear, LoraLinear, SharedLora
 from tengtune.backends.torch.loss import head_loss
 from tengtune.models.spec import ModelSpec
 from tengtune.recipe import Lora
@@ -83,11 +83,26 @@ class Maker:
             return nn.Parameter(self._laid_out(tensor.to(placement.device, dtype)), requires_grad=False)
         return nn.Parameter(tensor.to(placement.device, placement.master, copy=True))
 
+    def joined(self, linears: Sequence[Linear]) -> Joined | None:
+        """The linears, all of one input, as one product, where that is faster; they become its parts."""
+        if not self._answers_in(linears[0].weight.dtype):
+            return None
+        weights: list[Tensor] = [linear.weight for linear in linears]
+        weight = self._laid_out(torch.cat(weights))
+        sizes = [linear.weight.shape[0] for linear in linears]
+        for linear, part in zip(linears, weight.split_with_sizes(sizes), strict=True):
+            linear.weight = nn.Parameter(part, requires_grad=False)
+        biases: list[Tensor] = [linear.bias for linear in linears if linear.bias is not None]
+        return Joined(weight, torch.cat(biases) if biases else None, sizes)
+
+    def _answers_in(self, dtype: torch.dtype) -> bool:
+        """Whether the model only answers, on a CPU in float32: how its matrices lie is then worth a copy."""
+        return self.method == "frozen" and self.placement.device.type == "cpu" and dtype == torch.float32
+
     def _laid_out(self, tensor: Tensor) -> Tensor:
-        """A matrix of a model that only answers, on a CPU in float32, lies column by column: one row times
-        it then takes half the time, and many rows take the same."""
-        answers = self.method == "frozen" and self.placement.device.type == "cpu"
-        if not answers or tensor.dtype != torch.float32 or tensor.dim() != 2:
+        """A matrix that only answers lies along its shorter side: one row times it then takes up to half
+        the time less, and many rows take the same."""
+        if not self._answers_in(tensor.dtype) or tensor.dim() != 2 or tensor.shape[0] <= tensor.shape[1]:
             return tensor
         return tensor.t().contiguous().t()
 
@@ -129,6 +144,7 @@ class Attention(nn.Module):
         parts = [maker.linear(f"{name}.{part}_proj", spec.qkv_bias, adapted=not shared) for part in "qkv"]
         self.q_proj, self.k_proj, self.v_proj = parts
         self.qkv_proj = maker.shared(f"{name}.qkv_proj", parts) if shared else None
+        self.joined = maker.joined(parts)
         self.o_proj = maker.linear(f"{name}.o_proj")
         self.q_norm = self.k_norm = None
         if spec.qk_norm:
@@ -136,14 +152,19 @@ class Attention(nn.Module):
             self.k_norm = Norm(maker.norm(f"{name}.k_norm.weight"), spec.rms_eps, kernels)
 
     def forward(self, x: Tensor, cosine: Tensor, sine: Tensor, attend: Attend) -> Tensor:
-        linears = (self.q_proj, self.k_proj, self.v_proj)
-        parts = [f(x) for f in linears] if self.qkv_proj is None else self.qkv_proj(x, linears)
-        q, k, v = (part.unflatten(1, (-1, self.head_dim)) for part in parts)
+        parts = self._project(x)
+        q, k, v = (part.unflatten(1, (-1, self.head_dim)) for part in parts)  # type: ignore[no-untyped-call]
         if self.q_norm is not None and self.k_norm is not None:
             q, k = self.q_norm(q), self.k_norm(k)
         q, k = self.kernels.rotary(q, cosine, sine), self.kernels.rotary(k, cosine, sine)
         mixed: Tensor = self.o_proj(attend(q, k, v).flatten(1))
         return mixed
+
+    def _project(self, x: Tensor) -> Sequence[Tensor]:
+        linears = (self.q_proj, self.k_proj, self.v_proj)
+        if self.joined is not None:
+            return self.joined.forward(x)
+        return [f(x) for f in linears] if self.qkv_proj is None else self.qkv_proj(x, linears)
 
 
 class FeedForward(nn.Module):
@@ -155,9 +176,11 @@ class FeedForward(nn.Module):
         self.gate_proj = maker.linear(f"{name}.gate_proj")
         self.up_proj = maker.linear(f"{name}.up_proj")
         self.down_proj = maker.linear(f"{name}.down_proj")
+        self.joined = maker.joined((self.gate_proj, self.up_proj))
 
     def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.down_proj(self.kernels.swiglu(self.gate_proj(x), self.up_proj(x)))
+        gate, up = (self.gate_proj(x), self.up_proj(x)) if self.joined is None else self.joined(x)
+        out: Tensor = self.down_proj(self.kernels.swiglu(gate, up))
         return out
 
 

@@ -23,12 +23,9 @@ class _RmsNorm(Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, eps: float) -> Tensor:
-        wide = torch.promote_types(x.dtype, torch.float32)
-        norm = torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=wide)
-        scale = norm.square_().div_(x.shape[-1]).add_(eps).rsqrt_()
+        scale = _norm_scale(x, eps)
         ctx.save_for_backward(x, weight, scale)
-        out: Tensor = (x * scale).mul_(weight)
-        return out.to(x.dtype)
+        return _normed(x, weight, scale)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
@@ -41,6 +38,18 @@ class _RmsNorm(Function):
         along = (inner * normed).mean(-1, keepdim=True)
         x_gradient = inner.sub_(normed.mul_(along)).mul_(scale).to(x.dtype)
         return x_gradient, weight_gradient, None
+
+
+def _norm_scale(x: Tensor, eps: float) -> Tensor:
+    wide = torch.promote_types(x.dtype, torch.float32)
+    norm = torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=wide)
+    scale: Tensor = norm.square_().div_(x.shape[-1]).add_(eps).rsqrt_()
+    return scale
+
+
+def _normed(x: Tensor, weight: Tensor, scale: Tensor) -> Tensor:
+    out: Tensor = (x * scale).mul_(weight)
+    return out.to(x.dtype)
 
 
 class _Rotary(Function):
@@ -81,16 +90,23 @@ class _SwiGlu(Function):
         return gate_gradient, F.silu(gate).mul_(gradient)
 
 
+# Without gradients each is called directly: autograd's wrapping is a good part of a step for one token.
+
+
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     """x / sqrt(mean(x^2) + eps) x weight over the last axis."""
-    return apply(_RmsNorm, x, weight, eps)
+    if torch.is_grad_enabled():
+        return apply(_RmsNorm, x, weight, eps)
+    return _normed(x, weight, _norm_scale(x, eps))
 
 
 def rotary(x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
     """Rotary positions, half-split layout (Hugging Face's rotate_half)."""
-    return apply(_Rotary, x, cosine, sine)
+    if torch.is_grad_enabled():
+        return apply(_Rotary, x, cosine, sine)
+    return _turn(x, cosine, sine, 1)
 
 
 def swiglu(gate: Tensor, up: Tensor) -> Tensor:
     """silu(gate) x up."""
-    return apply(_SwiGlu, gate, up)
+    return apply(_SwiGlu, gate, up) if torch.is_grad_enabled() else F.silu(gate).mul_(up)

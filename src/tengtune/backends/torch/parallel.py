@@ -88,7 +88,7 @@ class Group:
 
 
 def _leave() -> None:
-    """End the group's threads before the interpreter goes: one that still runs then aborts the process (-6)."""
+    """End the group's threads before the interpreter goes: one that still runs then aborts the process."""
     if dist.is_initialized():
         dist.destroy_process_group()
 

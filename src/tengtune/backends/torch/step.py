@@ -52,6 +52,7 @@ class TorchBackend:
     ) -> None:
         self.spec, self.model, self._placement, self._kernels = spec, model, placement, kernels
         self.dtype, self.device = str(placement.dtype).removeprefix("torch."), str(placement.device)
+        self.slowdown = device.slowdown(placement)
         trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
         self._names = list(trained)
         self._optimizer = AdamW(trained.values(), recipe.train) if trained else None
