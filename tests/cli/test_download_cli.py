@@ -55,18 +55,35 @@ def test_a_model_from_a_folder(tmp_path: Path, disk: Path) -> None:
     }
 
 
+@pytest.mark.parametrize("more", [[], ["--dry-run"]])
+def test_the_usual_target_may_be_the_source(tmp_path: Path, disk: Path, more: list[str]) -> None:
+    (disk / "Qwen").rename(tmp_path / "models")
+    model = tmp_path / "models" / "Tiny-Instruct"
+    before = {path.name for path in model.iterdir()}
+    done = tengtune("download", "Qwen/Tiny-Instruct", "--from", "models", *more, cwd=tmp_path)
+    assert done.returncode == 2
+    assert "Source and target are the same folder" in done.stderr
+    assert "delete" not in done.stderr
+    assert {path.name for path in model.iterdir()} == before
+
+
 def test_dry_run_lists_and_fetches_nothing(tmp_path: Path, disk: Path) -> None:
     arguments = ("download", "Qwen/Tiny-Instruct", "--from", disk, "--to", tmp_path / "m", "--dry-run")
     done = tengtune(*arguments, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "Dry run: nothing was fetched or written." in done.stdout
-    assert "6 of 6 files would be fetched, " in done.stdout
-    assert f"from {disk} into {tmp_path / 'm'} (" in done.stdout
+    model = disk / "Qwen" / "Tiny-Instruct"
+    total = f"{sum((model / name).stat().st_size for name in NEEDED):,} B"
+    assert f"6 of 6 files ({total}) would be hard-linked from {disk} into {tmp_path / 'm'}, " in done.stdout
+    assert "and 0 copied, 0 B (" in done.stdout
+    assert done.stdout.count("would be hard-linked, takes no room") == 6
+    assert "would be fetched" not in done.stdout
     assert "the same weights as a pickle" in done.stdout
     assert not (tmp_path / "m").exists()
     as_json = tengtune(*arguments, "--json", cwd=tmp_path)
     result = json.loads(as_json.stdout.splitlines()[-1])
     assert {entry["file"] for entry in result["fetch"]} == NEEDED
+    assert set(result["linked"]) == NEEDED
     assert (result["source"], result["folder"]) == (str(disk), str(tmp_path / "m"))
     assert "pytorch_model.bin" in result["skipped"]
 

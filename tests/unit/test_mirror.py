@@ -93,6 +93,60 @@ def test_a_damaged_mirror_is_refused(tmp_path: Path, mirror: Path, how: str) -> 
     assert not (tmp_path / "m" / "config.json").exists()
 
 
+@pytest.mark.parametrize("name", ["Qwen/Another", "a/b"])
+def test_the_sums_hold_whatever_the_name_asked_for(tmp_path: Path, mirror: Path, name: str) -> None:
+    voice = console()
+    figures = bring(Wish(name, tmp_path / "m", str(mirror)), voice)
+    assert figures["checked"] is True
+    assert "Whole and verified" in told(voice)
+    assert "sha256" not in told(voice)
+    shard = bytearray((mirror / SHARDS[0]).read_bytes())
+    shard[1000] ^= 1
+    (mirror / SHARDS[0]).unlink()  # the link made above stays right
+    (mirror / SHARDS[0]).write_bytes(shard)
+    fault = problem(tmp_path / "n", str(mirror), repo=name)
+    assert (fault.code, fault.values["files"]) == ("download.mirror_damaged", SHARDS[0])
+
+
+def test_a_file_that_the_record_does_not_know_is_told_to_be_unchecked(tmp_path: Path, mirror: Path) -> None:
+    (mirror / "chat_template.jinja").write_text("x")
+    voice = console()
+    assert bring(Wish(REPO, tmp_path / "m", str(mirror)), voice)["checked"] is False
+    assert "tells no sha256 for some files" in told(voice)
+    assert "Whole, but not verified" in told(voice)
+    assert "Whole and verified" not in told(voice)
+
+
+@pytest.mark.parametrize("recorded", [True, False])
+@pytest.mark.parametrize("by_link", [True, False])
+def test_a_folder_is_not_fetched_from_itself(
+    tmp_path: Path, mirror: Path, recorded: bool, by_link: bool
+) -> None:
+    if not recorded:
+        (mirror / "download.json").unlink()
+    (mirror / "config.json").write_text("{}  ")
+    target = mirror
+    if by_link:
+        target = tmp_path / "other name"
+        target.symlink_to(mirror)
+    before = {path.name: path.read_bytes() for path in mirror.iterdir()}
+    assert problem(target, str(tmp_path / "disk")).code == "download.same_folder"
+    assert {path.name: path.read_bytes() for path in mirror.iterdir()} == before
+
+
+@pytest.mark.parametrize(
+    ("recorded", "start"), [(True, f"{REPO} (revision master) from "), (False, f"{REPO} from ")]
+)
+def test_a_revision_is_named_where_there_is_one(
+    tmp_path: Path, mirror: Path, recorded: bool, start: str
+) -> None:
+    if not recorded:
+        (mirror / "download.json").unlink()
+    voice = console()
+    bring(Wish(REPO, tmp_path / "m", str(mirror)), voice)
+    assert told(voice).startswith(start)
+
+
 def test_a_mirror_that_was_never_finished_is_refused(tmp_path: Path, mirror: Path) -> None:
     text = (mirror / "download.json").read_text()
     (mirror / "download.json").write_text(text.replace('"whole": true', '"whole": false'))

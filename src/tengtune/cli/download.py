@@ -60,14 +60,15 @@ def _list(plan: Plan, folder: Path, console: Console) -> None:
     rows = []
     for file in plan.choice.needed:
         there = kept_bytes(folder, file)
-        state = "have" if file.name in plan.have else "resume" if there else "fetch"
+        state = _state(plan, file.name, there > 0)
         rows.append([file.name, size(file.size), language.say(f"download.state_{state}", there=size(there))])
     for file, reason in plan.choice.skipped:
         rows.append([file.name, size(file.size), language.say("download.state_skip", reason=reason)])
     console.table(language.say("download.columns").split("|"), rows)
     told = language.say(
-        "download.plan",
-        count=len(plan.missing),
+        "download.plan_linked" if plan.linked else "download.plan",
+        count=len(plan.missing) - len(plan.linked),
+        linked=len(plan.linked),
         files=len(plan.choice.needed),
         size=size(plan.need),
         total=size(plan.choice.bytes),
@@ -79,8 +80,18 @@ def _list(plan: Plan, folder: Path, console: Console) -> None:
         told,
         fetch=[{"file": file.name, "size": file.size, "sha256": file.sha256} for file in plan.missing],
         skipped=[file.name for file, _ in plan.choice.skipped],
+        linked=sorted(plan.linked),
         need=plan.need,
         free=plan.free,
         source=plan.hub.endpoint,
         folder=str(folder),
     )
+
+
+def _state(plan: Plan, name: str, begun: bool) -> str:
+    """What is to be done for a needed file: the end of a text's code."""
+    if name in plan.have:
+        return "have"
+    if name in plan.linked:
+        return "link"
+    return "resume" if begun else "fetch"

@@ -79,9 +79,12 @@ def _carry_out(wish: Wish, plan: Plan, console: Console) -> Record:
         _make_whole(wish, plan, record, console)
         record.whole = True
         write_record(wish.folder, record)
-    if not checked:
+    figures = {"folder": wish.folder, "size": size(record.bytes), "files": len(record.files)}
+    if checked:
+        console.say("download.done", **figures)
+    else:
         console.warn("download.unchecked", source=plan.hub.endpoint)
-    console.say("download.done", folder=wish.folder, size=size(record.bytes), files=len(record.files))
+        console.say("download.done_unchecked", **figures)
     return record
 
 

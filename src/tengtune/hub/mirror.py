@@ -18,7 +18,8 @@ PIECE = 1 << 20
 class Mirror:
     """A folder with one model in it, or with many as `owner/name` or `name`.
 
-    The hashes are those of the folder's own download record; a folder without one offers sizes only.
+    The hashes are those of the folder's own download record, whatever name it was fetched by: it is about
+    these files. A folder without one offers sizes only.
     """
 
     name = "folder"
@@ -37,7 +38,7 @@ class Mirror:
             raise Problem("download.mirror_not_whole", where=folder, model=record.model)
         if revision and (record is None or revision != record.revision):
             raise faults.no_revision(self, repo, revision, [record.revision] if record is not None else [])
-        known = record.files if record is not None and record.model == repo else {}
+        known = record.files if record is not None else {}
         with os_errors(folder):
             sizes = {path.name: path.stat().st_size for path in folder.iterdir() if path.is_file()}
         broken = sorted(name for name, entry in known.items() if sizes.get(name) != entry.size)

@@ -11,12 +11,13 @@ from pathlib import Path
 from tengtune import files
 from tengtune.hub import faults
 from tengtune.hub.base import Digest, Hub, Interrupted, Listing, RemoteFile
-from tengtune.hub.choose import Choice, choose
+from tengtune.hub.choose import CONFIG, Choice, choose
 from tengtune.hub.meter import meter
 from tengtune.hub.mirror import Mirror
 from tengtune.hub.record import Entry, Record, damaged, entry_of, pieces, read_record, unchanged, write_record
 from tengtune.hub.transfer import kept_bytes
 from tengtune.models import hub_id
+from tengtune.ui import language
 from tengtune.ui.console import Console
 from tengtune.ui.lists import first_few, size
 from tengtune.ui.problems import UNFIT_MACHINE, Problem, os_errors
@@ -40,7 +41,8 @@ class Wish:
 @dataclass(frozen=True)
 class Plan:
     """What a wish comes to: `have` are the files that stand in the folder and are right, `old` those of an
-    earlier revision, `missing` the ones to fetch, `need` the bytes they take, `free` what the disk has."""
+    earlier revision, `missing` the ones to fetch, `linked` the names of those that only need a second name on
+    this disk, `need` the bytes the others take, `free` what the disk has."""
 
     hub: Hub
     revision: str
@@ -49,6 +51,7 @@ class Plan:
     have: dict[str, Entry]
     old: dict[str, Entry]
     missing: list[RemoteFile]
+    linked: frozenset[str]
     need: int
     free: int
 
@@ -84,16 +87,18 @@ def whole_record(wish: Wish, console: Console) -> Record | None:
 
 
 def make_plan(wish: Wish, console: Console) -> Plan:
-    """List the source's files and compare with the folder. Problem: the folder holds something else."""
+    """List the source's files and compare with the folder. Problem: the folder holds something else, or is
+    the source itself."""
     record = read_record(wish.folder)
     hub = open_hub(wish.source or (record.source if record and record.source in HUBS else HUBS[0]))
+    _refuse_source(hub, wish)
     kept = record.revision if record is not None and record.source == hub.name else ""
     revision = wish.revision or kept or hub.revision
     listing = _listing(hub, wish.repo, revision)
     choice = choose(listing.files, hub.endpoint)
-    console.say(
-        "download.start", model=wish.repo, source=hub.endpoint, revision=revision or "-", folder=wish.folder
-    )
+    named = revision or listing.pin
+    at = language.say("download.at_revision", revision=named) if named else ""
+    console.say("download.start", model=wish.repo, at=at, source=hub.endpoint, folder=wish.folder)
     if choice.skipped:
         skipped = sum(file.size for file, _ in choice.skipped)
         console.say("download.skipping", count=len(choice.skipped), size=size(skipped))
@@ -107,10 +112,11 @@ def make_plan(wish: Wish, console: Console) -> Plan:
     foreign = [file.name for file in missing if not _ours(wish.folder / file.name, record)]
     if foreign:
         raise Problem("download.foreign_files", where=wish.folder, files=first_few(foreign))
-    need = sum(_room(hub, wish, file) for file in missing)
+    linked = frozenset(file.name for file in missing if _linkable(hub, wish, file))
+    need = sum(file.size - kept_bytes(wish.folder, file) for file in missing if file.name not in linked)
     old = {name: entry for name, entry in record.files.items() if name not in have} if record else {}
-    revision = revision or listing.pin
-    return Plan(hub, revision, listing.pin, choice, have, old, missing, need, files.free_bytes(wish.folder))
+    free = files.free_bytes(wish.folder)
+    return Plan(hub, named, listing.pin, choice, have, old, missing, linked, need, free)
 
 
 def open_hub(source: str) -> Hub:
@@ -129,6 +135,14 @@ def open_hub(source: str) -> Hub:
             "download.no_client", exit_code=UNFIT_MACHINE, hub=source, package=error.name
         ) from error
     return Mirror(Path(source))
+
+
+def _refuse_source(hub: Hub, wish: Wish) -> None:
+    """Problem where the folder is the one the files are to come from: what differs from its record would be
+    told as somebody's own files there, to be deleted."""
+    config = hub.path(wish.repo, CONFIG)
+    if config is not None and wish.folder.is_dir() and os.path.samefile(config.parent, wish.folder):
+        raise Problem("download.same_folder", where=wish.folder)
 
 
 def _listing(hub: Hub, repo: str, revision: str) -> Listing:
@@ -171,12 +185,10 @@ def _ours(path: Path, record: Record | None) -> bool:
     return record is not None and path.name in record.files and unchanged(path, record.files[path.name])
 
 
-def _room(hub: Hub, wish: Wish, file: RemoteFile) -> int:
-    """The bytes a missing file still takes on the folder's disk."""
+def _linkable(hub: Hub, wish: Wish, file: RemoteFile) -> bool:
+    """Whether a missing file takes no room: a second name for bytes that are on the folder's disk."""
     original = hub.path(wish.repo, file.name)
-    if original is not None and _same_disk(original, wish.folder):
-        return 0  # a second name for the same bytes
-    return file.size - kept_bytes(wish.folder, file)
+    return original is not None and _same_disk(original, wish.folder)
 
 
 def _same_disk(path: Path, folder: Path) -> bool:
