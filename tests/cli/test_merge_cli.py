@@ -10,8 +10,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 from tests.tiny import tiny_model
 
+from tengtune.cli.convert import command as convert
 from tengtune.weights.adapter import write_adapter
 
 
@@ -105,3 +107,24 @@ def test_inside_a_run_a_typo_in_the_run_file_is_found_first(tmp_path: Path) -> N
     done = tengtune(tmp_path / "run.yaml")
     assert done.returncode == 2
     assert "recipe.unknown_key" in done.stderr
+
+
+@pytest.mark.parametrize("to", ["mindspore", "mindspore-safetensors"])
+def test_mindspores_forms_are_named_with_the_command_that_helps(
+    tmp_path: Path, folders: list[object], to: str
+) -> None:
+    for source in ("base", "a"):
+        done = CliRunner().invoke(
+            convert, [str(tmp_path / source), str(tmp_path / f"{source}-ms"), "--to", to, "-q"]
+        )
+        assert done.exit_code == 0, done.output
+    for option, name, code in ((1, "base", "weights.mindspore"), (3, "a", "adapter.mindformers")):
+        done = tengtune(*[tmp_path / f"{name}-ms" if i == option else each for i, each in enumerate(folders)])
+        assert done.returncode == 2
+        assert code in done.stderr
+        assert "--to hf" in done.stderr
+        assert "ownload" not in done.stderr
+        assert not (tmp_path / "out").exists()
+    checkpoint = next((tmp_path / "a-ms").glob("adapter_model.*"))
+    folders[3] = checkpoint
+    assert "adapter.mindformers" in tengtune(*folders).stderr

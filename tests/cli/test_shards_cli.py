@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.tiny import tiny_model
 
 GOLDEN = Path(__file__).parents[1] / "golden/strategy"
 RANKS, STRATEGY = GOLDEN / "dp2_opt/shards_ckpt", GOLDEN / "dp2_opt/strategy"
@@ -16,8 +17,12 @@ WHOLE = GOLDEN / "dp2_opt/full_ckpt/rank_0/full.ckpt"
 
 
 def tengtune(*arguments: object, lang: str = "en") -> subprocess.CompletedProcess[str]:
+    return anything("merge", *arguments, lang=lang)
+
+
+def anything(*arguments: object, lang: str = "en") -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "tengtune", "--lang", lang, "merge", *map(str, arguments)],
+        [sys.executable, "-m", "tengtune", "--lang", lang, *map(str, arguments)],
         capture_output=True,
         text=True,
         encoding="utf-8",
@@ -94,3 +99,40 @@ def test_an_output_that_exists_is_kept(tmp_path: Path) -> None:
     assert done.returncode == 2
     assert "merge.out_exists" in done.stderr
     assert (tmp_path / "x.ckpt").read_text() == "precious"
+
+
+def rank_files(out: Path) -> list[str]:
+    return sorted(str(path.relative_to(out)) for path in out.rglob("checkpoint_*"))
+
+
+@pytest.mark.parametrize(("to", "suffix"), [("mindspore", "ckpt"), ("mindspore-safetensors", "safetensors")])
+def test_what_convert_made_is_split_as_it_is(tmp_path: Path, to: str, suffix: str) -> None:
+    model = tiny_model(tmp_path / "model")
+    assert anything("convert", model, tmp_path / "ms", "--to", to, "-q").returncode == 0
+    done = tengtune("--split", tmp_path / "ms", "--ranks", 2, "--out", tmp_path / "ranks")
+    assert done.returncode == 0, done.stderr
+    assert "warning" not in done.stderr.lower()
+    assert rank_files(tmp_path / "ranks") == [f"rank_{n}/checkpoint_{n}.{suffix}" for n in (0, 1)]
+    done = tengtune("--shards", tmp_path / "ranks", "--out", tmp_path / f"whole.{suffix}")
+    assert done.returncode == 0, done.stderr
+    assert anything("weights", "diff", tmp_path / f"whole.{suffix}", tmp_path / "ms").returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("lang", "says"), [("en", "convert MODEL NEW --to mindspore"), ("zh", "--to mindspore")]
+)
+def test_hugging_face_names_are_told_before_they_are_split(tmp_path: Path, lang: str, says: str) -> None:
+    done = tengtune(
+        "--split", tiny_model(tmp_path / "m"), "--ranks", 2, "--out", tmp_path / "r", "-q", lang=lang
+    )
+    assert done.returncode == 0, done.stderr
+    assert says in done.stderr
+
+
+def test_a_number_of_ranks_that_cuts_nothing_is_told(tmp_path: Path) -> None:
+    done = tengtune("--split", WHOLE, "--ranks", 7, "--out", tmp_path / "r", "-q")
+    assert done.returncode == 0, done.stderr
+    assert "Nothing was cut: no tensor's first axis divides by 7" in done.stderr
+    for ranks in (1, 2):
+        done = tengtune("--split", WHOLE, "--ranks", ranks, "--out", tmp_path / f"r{ranks}", "-q")
+        assert (done.returncode, done.stderr) == (0, "")

@@ -236,6 +236,17 @@ def lora_linear(stored: str) -> str | None:
     return part[1] if part and part[3] else None
 
 
+def is_mindspore_lora(stored: str) -> bool:
+    """Whether a stored tensor is an adapter's under a name of mindformers', which PEFT does not write."""
+    part = _PART.fullmatch(stored)
+    return part is not None and part[3] is not None and not stored.endswith(".weight")
+
+
+def is_slora(stored: str) -> bool:
+    """Whether it has one of the names for serving several adapters."""
+    return is_mindspore_lora(stored) and stored.endswith((".lora_a", ".lora_b"))
+
+
 def _place(table: Table, name: str) -> tuple[str, Woven | None]:
     """Where a canonical tensor stands: the stored name, and the linear it is woven into, if it is."""
     if name in table.top:

@@ -9,16 +9,17 @@ from pathlib import Path
 from typing import Any
 
 from tengtune.engine import Result
+from tengtune.models import layouts
 from tengtune.recipe import Recipe
 from tengtune.ui import language
 from tengtune.ui.console import Console
 from tengtune.ui.lists import first_few, size
+from tengtune.weights.found import open_all
 from tengtune.weights.merge import open_merge, place_full, write_merge
 from tengtune.weights.safetensors_io import SHARD_BYTES, Advance
 from tengtune.weights.shard import (
     merged_streams,
     open_shards,
-    open_whole,
     sharded_strategy,
     split_streams,
     write_split,
@@ -126,13 +127,19 @@ def split_whole(
 ) -> dict[str, Any]:
     """Cut a whole model into rank folders for a strategy, or for a number of ranks; its figures.
 
-    See weights/shard.py for the Problems. Files are of the kind the model was found in.
+    whole: a file, or a folder of weights. See weights/shard.py for the Problems. Files are of the kind the
+    model was found in.
     """
-    source = open_whole(whole)
+    kind, _, source = open_all(whole)
+    if (signs := layouts.detect(source)) is not None and signs[1] == layouts.HF:
+        console.warn("merge.split_hf")
     plan = read_strategy(strategy) if strategy else sharded_strategy(source, ranks or 1)
     console.say("merge.split", tensors=len(source), layout=plan.describe())
     parts = split_streams(source, plan)
-    suffix = ".ckpt" if whole.suffix == ".ckpt" else ".safetensors"
+    if ranks is not None and ranks > 1 and not plan.cuts:
+        nbytes = sum(rows.nbytes for rows in source.values())
+        console.warn("merge.nothing_cut", ranks=ranks, size=size(nbytes))
+    suffix = ".ckpt" if kind == "ckpt" else ".safetensors"
     start = time.monotonic()
     with _progress(console, sum(part.nbytes for rank in parts for part in rank)) as advance:
         write_split(parts, plan, out, suffix, advance)

@@ -16,7 +16,7 @@ from typing import Any
 
 from tengtune import files
 from tengtune.json_file import read_object
-from tengtune.models import names
+from tengtune.models import layouts, names
 from tengtune.models.folder import refuse_run_folder
 from tengtune.models.spec import Family
 from tengtune.ui import language
@@ -149,6 +149,7 @@ def plain(number: float) -> float | int:
 def read_adapter(folder: Path) -> Adapter:
     """Read a PEFT LoRA folder; Problem for what cannot be applied exactly, is damaged or is not finite."""
     path = folder / CONFIG
+    _refuse_mindformers(folder)
     if folder.is_dir() and not path.exists():
         refuse_run_folder(folder)
         raise Problem("adapter.no_config", where=folder)
@@ -186,6 +187,18 @@ def read_adapter(folder: Path) -> Adapter:
         whole={name: array for name, array in tensors.items() if names.split_lora(name) is None},
         claims=claims,
     )
+
+
+def _refuse_mindformers(folder: Path) -> None:
+    """Problem for an adapter as mindformers has it: a checkpoint, or safetensors with mindpet's names."""
+    place = folder
+    if folder.is_dir():
+        own = next((folder / name for name in (WEIGHTS, TORCH_WEIGHTS) if (folder / name).exists()), None)
+        place = own or next(iter(sorted(folder.glob("*.ckpt"))), folder)
+    if place.suffix == ".ckpt" or (
+        place.suffix == ".safetensors" and any(map(layouts.is_mindspore_lora, open_weights(place)))
+    ):
+        raise Problem("adapter.mindformers", where=place)
 
 
 def _uneven(linear: str, b: Array) -> bool:

@@ -66,12 +66,18 @@ def open_found(path: Path, trust: bool = False) -> Found:
     """Open a file or a folder of weights. trust: pickled metadata may be read (torch.distributed.checkpoint,
     DeepSpeed). Raises Problem: nothing that is known, damaged, ranks to be merged first."""
     folder = path if path.is_dir() else path.parent
-    kind, files, tensors = _open_folder(path, trust) if path.is_dir() else _open_file(path)
+    kind, files, tensors = open_all(path, trust)
     left_out = {name: None for name, rows in tensors.items() if is_state(name, rows)}
     kept = {name: rows for name, rows in tensors.items() if name not in left_out}
     signs = detect([name.removeprefix(PEFT_PREFIX) for name in kept])
     family, layout = signs or (None, None)
     return Found(path, kind, tuple(files), kept, tuple(left_out), family, layout, read_record(folder))
+
+
+def open_all(path: Path, trust: bool = False) -> tuple[str, list[Path], dict[str, Rows]]:
+    """Kind, files and every entry of a file or a folder of weights, optimizer states and counters among them.
+    As open_found."""
+    return _open_folder(path, trust) if path.is_dir() else _open_file(path)
 
 
 def _open_file(path: Path) -> tuple[str, list[Path], dict[str, Rows]]:

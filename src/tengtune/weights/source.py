@@ -56,8 +56,11 @@ def canonical_tensors(
         if not same_bits(stored[head], stored[embedding]):
             raise Problem("weights.tied_head", where=where)
         del stored[head]
-    if layout == HF and layouts.detect(stored) == ("qwen1", HALF_REVERSED):
+    signs = layouts.detect(stored) if layout == HF else None
+    if signs == ("qwen1", HALF_REVERSED):
         raise Problem("weights.half_reversed", where=where)
+    if signs is not None and signs[1] != HF:
+        raise Problem("weights.mindspore", where=where, found=first_few(list(stored), ", "))
     faults = [
         fault
         for name, shape in wanted.items()
@@ -138,6 +141,8 @@ def _read_index(path: Path, suffix: str) -> dict[str, str]:
 def _no_weights(folder: Path) -> Problem:
     with os_errors(folder):
         found = sorted(entry.name for entry in folder.iterdir())
+    if checkpoints := [name for name in found if name.endswith(".ckpt")]:
+        return Problem("weights.mindspore", where=folder, found=first_few(checkpoints, ", "))
     pickles = [name for name in found if name.endswith((".bin", ".pt", ".pth"))]
     if pickles:
         return Problem("weights.other_names", where=folder, found=first_few(pickles, ", "))

@@ -53,6 +53,11 @@ class Strategy:
     def ranks(self) -> int:
         return self.devices * len(self.stages)
 
+    @property
+    def cuts(self) -> bool:
+        """Whether any rank holds less than the whole of a parameter."""
+        return any(max(layout.counts, default=1) > 1 for stage in self.stages for layout in stage.values())
+
     def describe(self) -> str:
         """The layout on one line."""
         layouts = [layout for stage in self.stages for layout in stage.values()]
