@@ -23,9 +23,12 @@ class _RmsNorm(Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, eps: float) -> Tensor:
-        scale = _norm_scale(x, eps)
+        wide = torch.promote_types(x.dtype, torch.float32)
+        norm = torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=wide)
+        scale = norm.square_().div_(x.shape[-1]).add_(eps).rsqrt_()
         ctx.save_for_backward(x, weight, scale)
-        return _normed(x, weight, scale)
+        out: Tensor = (x * scale).mul_(weight)
+        return out.to(x.dtype)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
@@ -38,18 +41,6 @@ class _RmsNorm(Function):
         along = (inner * normed).mean(-1, keepdim=True)
         x_gradient = inner.sub_(normed.mul_(along)).mul_(scale).to(x.dtype)
         return x_gradient, weight_gradient, None
-
-
-def _norm_scale(x: Tensor, eps: float) -> Tensor:
-    wide = torch.promote_types(x.dtype, torch.float32)
-    norm = torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=wide)
-    scale: Tensor = norm.square_().div_(x.shape[-1]).add_(eps).rsqrt_()
-    return scale
-
-
-def _normed(x: Tensor, weight: Tensor, scale: Tensor) -> Tensor:
-    out: Tensor = (x * scale).mul_(weight)
-    return out.to(x.dtype)
 
 
 class _Rotary(Function):
@@ -97,7 +88,7 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     """x / sqrt(mean(x^2) + eps) x weight over the last axis."""
     if torch.is_grad_enabled():
         return apply(_RmsNorm, x, weight, eps)
-    return _normed(x, weight, _norm_scale(x, eps))
+    return F.rms_norm(x.to(weight.dtype), weight.shape, weight, eps).to(x.dtype)
 
 
 def rotary(x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
