@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -40,7 +41,8 @@ def watch(result: Path) -> None:
             losses = [entry["loss"] for entry in self.state.log_history if "loss" in entry]
             return seen[0], sum(losses) / len(losses)
 
-        measured(run).write(result)
+        rank = int(os.environ.get("RANK", "0"))
+        measured(run).write(result if rank == 0 else result.with_name(f"{result.name}.{rank}"))
         return outcome[0]
 
     trainer.training_step, trainer.train = training_step, train
