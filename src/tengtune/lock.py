@@ -40,7 +40,8 @@ def beside(out: Path) -> Path:
 
 @contextmanager
 def held(path: Path, console: Console | None = None) -> Iterator[None]:
-    """Hold the lock file `path` while the block runs; its folder is made if need be.
+    """Hold the lock file `path` while the block runs; its folder is made if need be, and goes again if
+    nothing was put into it.
 
     Problem `lock.busy` (exit code 5) when another process holds it and does not free it within WAIT_S. To
     the console it is said, once, that there are no locks here.
@@ -49,6 +50,7 @@ def held(path: Path, console: Console | None = None) -> Iterator[None]:
     if path in _held:
         yield
         return
+    made = [folder for folder in path.parents if not folder.exists()]
     descriptor = _take(path, console)
     if descriptor is None:
         yield
@@ -61,6 +63,9 @@ def held(path: Path, console: Console | None = None) -> Iterator[None]:
         with suppress(OSError):
             path.unlink()
         os.close(descriptor)
+        with suppress(OSError):  # what was written into them stays
+            for folder in made:
+                folder.rmdir()
 
 
 def _take(path: Path, console: Console | None) -> int | None:
@@ -69,6 +74,10 @@ def _take(path: Path, console: Console | None) -> int | None:
     while True:
         try:
             descriptor = _open(path)
+        except FileNotFoundError:
+            if time.monotonic() > deadline:
+                raise
+            continue  # its last holder removed the folder it had made
         except OSError as error:
             if error.errno not in _NO_FILE:
                 with os_errors(path):

@@ -93,7 +93,10 @@ def test_a_dry_run_writes_nothing(tmp_path: Path, model: Path) -> None:
     ("arguments", "code"),
     [
         (["{model}"], "convert.options"),
-        (["{model}", "{out}"], "convert.options"),
+        (["{model}", "{out}"], "convert.no_to"),
+        (["{model}", "{out}", "--dtype", "bf16"], "convert.no_to"),
+        (["{model}", "{out}", "--to", "mindspore", "--shard-size", "1MB"], "convert.one_file"),
+        (["{model}", "{out}", "--to", "mindspore", "--shard-size", "1MB", "--dry-run"], "convert.one_file"),
         (["{model}", "{out}", "--to", "hf", "--force"], "convert.options"),
         (["run.yaml", "--to", "hf"], "convert.options"),
         (["{model}", "{out}.ckpt", "--to", "mindspore"], "convert.out_is_file"),

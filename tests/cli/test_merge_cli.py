@@ -14,6 +14,7 @@ from click.testing import CliRunner
 from tests.tiny import tiny_model
 
 from tengtune.cli.convert import command as convert
+from tengtune.ui.problems import Problem
 from tengtune.weights.adapter import write_adapter
 
 
@@ -128,3 +129,11 @@ def test_mindspores_forms_are_named_with_the_command_that_helps(
     checkpoint = next((tmp_path / "a-ms").glob("adapter_model.*"))
     folders[3] = checkpoint
     assert "adapter.mindformers" in tengtune(*folders).stderr
+
+
+def test_an_adapter_is_one_file(tmp_path: Path, folders: list[object]) -> None:
+    line = [str(tmp_path / "a"), str(tmp_path / "ms"), "--to", "mindspore-safetensors", "--shard-size", "1MB"]
+    done = CliRunner().invoke(convert, line)
+    assert isinstance(done.exception, Problem)
+    assert done.exception.code == "convert.one_file"
+    assert not (tmp_path / "ms").exists()

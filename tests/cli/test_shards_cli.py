@@ -93,6 +93,13 @@ def test_options_that_do_not_go_together(options: list[object]) -> None:
     assert "merge.options" in done.stderr
 
 
+def test_one_file_is_not_cut_into_several(tmp_path: Path) -> None:
+    done = tengtune("--shards", RANKS, "--out", tmp_path / "x.ckpt", "--shard-size", "4KB")
+    assert done.returncode == 2
+    assert "convert.one_file" in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_an_output_that_exists_is_kept(tmp_path: Path) -> None:
     (tmp_path / "x.ckpt").write_text("precious")
     done = tengtune("--shards", RANKS, "--out", tmp_path / "x.ckpt")

@@ -143,3 +143,13 @@ def test_a_full_disk_is_a_problem(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(lock, "_open", refuse)
     with pytest.raises(Problem, match=r"io\.no_space"), lock.held(tmp_path / "a.lock"):
         pass
+
+
+def test_a_folder_made_for_the_lock_goes_with_it_unless_it_is_used(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "deep" / "a.lock"
+    with lock.held(path):
+        assert path.exists()
+    assert os.listdir(tmp_path) == []
+    with lock.held(path):
+        (tmp_path / "new" / "kept").write_text("x")
+    assert os.listdir(tmp_path / "new") == ["kept"]

@@ -64,18 +64,25 @@ def command(
     if dst is None and not any(given) and not run.is_dir() and run.suffix in (".yaml", ".yml"):
         in_run(run=run, dst=None, **options)
         return
+    if dst is not None and to is None and not (options["overrides"] or options["force"]):
+        raise Problem("convert.no_to", where=dst)
     if dst is None or to is None or options["overrides"] or options["force"]:
         raise Problem("convert.options")
     console, limit = make_console(options["quiet"], options["as_json"]), parse_size(shard_size or "5GB")
     if dst.suffix in (".ckpt", ".safetensors", ".bin"):
         raise Problem("convert.out_is_file", where=dst)
+    if shard_size and to == "mindspore":
+        raise Problem("convert.one_file", where=dst)
     _check_empty(dst)
     from tengtune.steps import convert
+    from tengtune.weights.convert_adapter import AdapterConversion
 
     kind = SHORT.get(dtype or "", dtype)
     job = convert.open_job(
         run, to, layout=layout, dtype=kind, config=config, part=part, alpha=lora_alpha, trust=trust
     )  # fmt: skip
+    if shard_size and isinstance(job, AdapterConversion):
+        raise Problem("convert.one_file", where=dst)
     if dry_run:
         convert.describe(job, console)
         console.result(

@@ -66,6 +66,8 @@ def command(
     if not any(needs <= given <= needs | may for needs, may in WAYS):
         raise Problem("merge.options")
     console, limit = make_console(options["quiet"], options["as_json"]), parse_size(shard_size or "5GB")
+    if shard_size and "shards" in given and out.suffix in (".ckpt", ".safetensors"):
+        raise Problem("convert.one_file", where=out)
     from tengtune.steps import merge
 
     with held(beside(out), console):

@@ -121,6 +121,7 @@ def verify(folder: Path, quiet: bool, as_json: bool) -> None:
     """Check every file of a folder against the sha256 of its download."""
     from tengtune.hub.record import read_record
     from tengtune.weights.found import open_found
+    from tengtune.weights.rank_part import rank_part
 
     console = make_console(quiet, as_json)
     record = read_record(folder)
@@ -129,9 +130,14 @@ def verify(folder: Path, quiet: bool, as_json: bool) -> None:
         return
     found = open_found(folder)  # Problem: a file is missing, cut or damaged in its header
     console.warn("download.no_record")
+    part = rank_part(found.files[0], found.tensors)
+    if part is not None:
+        code = "shard.is_part" if part.certain else "shard.may_be_part"
+        console.warn(code, rank=part.rank, ranks=part.ranks, folder=part.folder)
     _values(found, console)
-    told = language.say("download.headers_right", tensors=len(found.tensors))
-    console.result(told, tensors=len(found.tensors), sha256=None)
+    sound = "download.headers_right" if part is None else "download.part_right"
+    told = language.say(sound, tensors=len(found.tensors))
+    console.result(told, tensors=len(found.tensors), sha256=None, **({} if part is None else {"whole": None}))
 
 
 def _values(found: Found, console: Console) -> None:

@@ -16,6 +16,7 @@ from tengtune.ui.problems import Problem
 from tengtune.weights.convert import CKPT_FILE, Conversion, open_conversion, write_conversion
 from tengtune.weights.convert_adapter import AdapterConversion, open_adapter, write_adapter_conversion
 from tengtune.weights.found import open_found
+from tengtune.weights.rank_part import refuse_part
 from tengtune.weights.safetensors_io import SHARD_BYTES
 
 FOLDER = "mindspore"
@@ -52,6 +53,7 @@ def open_job(
     """Look at what `source` holds, and check that it can be converted as asked. See weights/convert.py and
     weights/convert_adapter.py for the options and Problems; part: model or adapter, where both are there."""
     found = open_found(source, trust)
+    refuse_part(source, found.files[0], found.tensors)
     if found.lora_and_model and part is None:
         raise Problem("convert.both", where=source, lora=len(found.lora), tensors=len(found.tensors))
     if part == "adapter" and not found.lora:

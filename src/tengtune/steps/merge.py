@@ -16,6 +16,7 @@ from tengtune.ui.console import Console
 from tengtune.ui.lists import first_few, size
 from tengtune.weights.found import open_all
 from tengtune.weights.merge import open_merge, place_full, write_merge
+from tengtune.weights.rank_part import refuse_part
 from tengtune.weights.safetensors_io import SHARD_BYTES, Advance
 from tengtune.weights.shard import (
     merged_streams,
@@ -130,7 +131,8 @@ def split_whole(
     whole: a file, or a folder of weights. See weights/shard.py for the Problems. Files are of the kind the
     model was found in.
     """
-    kind, _, source = open_all(whole)
+    kind, files, source = open_all(whole)
+    refuse_part(whole, files[0], source)
     if (signs := layouts.detect(source)) is not None and signs[1] == layouts.HF:
         console.warn("merge.split_hf")
     plan = read_strategy(strategy) if strategy else sharded_strategy(source, ranks or 1)

@@ -21,6 +21,7 @@ from tengtune.weights.ckpt_io import has_crc
 from tengtune.weights.convert import config_folder, source_layout
 from tengtune.weights.found import Found
 from tengtune.weights.pairs import Pair, split_parts
+from tengtune.weights.rank_part import rank_part
 from tengtune.weights.stacks import stored_shapes, take_apart
 from tengtune.weights.stream import Rows, same_bits
 
@@ -64,6 +65,9 @@ def describe(found: Found) -> Told:
     }
     adapter = _adapter(found) if found.lora else {}
     data |= adapter
+    part = rank_part(found.files[0], found.tensors)
+    if part is not None:
+        data |= {"rank": part.rank, "ranks": part.ranks, "part": True if part.certain else None}
     embedding = _top(found, _EMBEDDING, found.tensors)
     if embedding is not None:
         data |= {"vocab": embedding.shape[0], "hidden": embedding.shape[-1]}
@@ -82,6 +86,9 @@ def describe(found: Found) -> Told:
         ("left_out", f"{len(found.left_out)}: {first_few(found.left_out, ', ')}" if found.left_out else "0"),
         ("checksums", language.say(f"look.checks_{data['checksums']}")),
     ]
+    if part is not None:
+        kind = "is" if part.certain else "may_be"
+        rows_told.insert(1, ("part", language.say(f"look.{kind}_part", rank=part.rank, ranks=part.ranks)))
     return Told(rows_told, data)
 
 

@@ -82,13 +82,24 @@ def parse(file: str) -> Name:
     )
 
 
+def rank_number(name: str) -> int | None:
+    """N of a folder's name rank_N; None for other names."""
+    match = _FOLDER.fullmatch(name)
+    return int(match[1]) if match else None
+
+
+def _ranked(entries: list[Path]) -> dict[int, Path]:
+    """The folders rank_N among them, by rank."""
+    return {n: path for path in entries if (n := rank_number(path.name)) is not None and path.is_dir()}
+
+
 def find_saves(folder: Path) -> list[Save]:
     """The saves below `folder`, the newest first. It holds rank_N folders, or files that name their rank,
     or is the output folder of mindformers. Problem: nothing found, names of several kinds, a file in the
     folder of another rank."""
     with os_errors(folder):
         entries = sorted(folder.iterdir())
-    ranks = {int(m[1]): p for p in entries if (m := _FOLDER.fullmatch(p.name)) and p.is_dir()}
+    ranks = _ranked(entries)
     if ranks:
         with os_errors(folder):
             found = [(r, p) for r, ranked in ranks.items() for p in sorted(ranked.iterdir())]

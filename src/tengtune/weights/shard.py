@@ -23,6 +23,7 @@ from tengtune.weights import ckpt_io, safetensors_io
 from tengtune.weights.grid import Grid, Part
 from tengtune.weights.layout import Layout, optimizer_sharded, repeated
 from tengtune.weights.rank_files import Save, check_steps, different_steps, find_saves
+from tengtune.weights.rank_part import strategy_beside
 from tengtune.weights.safetensors_io import SHARD_BYTES, Advance
 from tengtune.weights.source import read_folder
 from tengtune.weights.strategy import Strategy, read_strategy, write_strategy
@@ -124,8 +125,7 @@ def _misfit(code: str, where: Path | None, strategy: Strategy, faults: list[str]
 
 def _find_strategy(folder: Path, given: Path | None, saves: list[Save]) -> Strategy:
     """The strategy given, or the one a run keeps beside its checkpoints; none is needed for one rank."""
-    beside = [path / "strategy" for path in (folder, folder.parent)]
-    path = given or next((path for path in beside if path.is_dir()), None)
+    path = given or strategy_beside(folder)
     if path is not None:
         return read_strategy(path)
     if any(len(save.files) > 1 for save in saves):

@@ -72,7 +72,11 @@ def canonical_tensors(
     if faults == [language.say("weights.fault_missing", name=head)]:
         raise Problem("weights.no_head", where=where, name=head)
     if faults:
-        raise Problem("weights.mismatch", where=where, faults=first_few(faults))
+        pairs = [(stored[n].shape, shape) for n, shape in wanted.items() if n in stored]
+        differ = [(one, shape) for one, shape in pairs if one != shape]
+        part = bool(differ) and all(_is_fraction(one, shape) for one, shape in differ)
+        code = "weights.mismatch_part" if part else "weights.mismatch"
+        raise Problem(code, where=where, faults=first_few(faults))
     return take_apart(spec, stored, layout)
 
 
@@ -147,6 +151,11 @@ def _no_weights(folder: Path) -> Problem:
     if pickles:
         return Problem("weights.other_names", where=folder, found=first_few(pickles, ", "))
     return Problem("weights.none", where=folder, found=first_few(found, ", ") or "-")
+
+
+def _is_fraction(shape: tuple[int, ...], whole: tuple[int, ...]) -> bool:
+    """Whether a tensor of this shape can be an even piece of the whole one."""
+    return len(shape) == len(whole) and all(n and not w % n for n, w in zip(shape, whole, strict=True))
 
 
 def _fault(name: str, shape: tuple[int, ...], array: Rows | None) -> str | None:
