@@ -78,13 +78,31 @@ def diff(
         console, sum(r.nbytes for n, r in first.items() if n in second), "compare.progress"
     ) as advance:
         found = compare(first, second, advance)
-    _report(console, first.keys() - second.keys(), second.keys() - first.keys(), found, len(first))
-    if first.keys() != second.keys() or not all(difference.same_values for difference in found):
+    apart = _scales_apart(sides, console) if adapters else {}
+    _report(console, first.keys() - second.keys(), second.keys() - first.keys(), found, len(first), apart)
+    if apart or first.keys() != second.keys() or not all(difference.same_values for difference in found):
         ctx.exit(1)
 
 
+def _scales_apart(sides: list[Found], console: Console) -> dict[str, tuple[float, float]]:
+    """The linears of two adapters whose scales differ; a warning where one of them does not tell its own."""
+    from tengtune.weights.scales import other_scales, scales
+
+    one, other = (scales(side) for side in sides)
+    if one is not None and other is not None:
+        return other_scales(one, other)
+    if one is not other:
+        console.warn("compare.scale_unknown", path=sides[0 if one is None else 1].path)
+    return {}
+
+
 def _report(
-    console: Console, only_one: set[str], only_other: set[str], found: list[Difference], total: int
+    console: Console,
+    only_one: set[str],
+    only_other: set[str],
+    found: list[Difference],
+    total: int,
+    scales: dict[str, tuple[float, float]],
 ) -> None:
     """What differs, in a table, and a line that sums it up."""
     rows = [[n, language.say("compare.only_first"), "", ""] for n in sorted(only_one)]
@@ -103,9 +121,13 @@ def _report(
     values = [each for each in found if not each.same_values]
     same = total - len(only_one) - len(values)
     told = language.say("compare.sum", same=same, differ=len(values), missing=len(only_one) + len(only_other))
+    if scales:
+        pairs = first_few([f"{a:g} / {b:g}" for a, b in sorted(set(scales.values()))], ", ")
+        told += "\n" + language.say("compare.scale", count=len(scales), pairs=pairs)
     console.result(
         told,
         same=same,
+        other_scale=scales,
         differ=[{"name": e.name, "gap": e.gap, "count": e.count, "dtypes": e.dtypes} for e in values],
         other_dtype=[each.name for each in found if each.same_values],
         only_first=sorted(only_one),

@@ -167,6 +167,10 @@ MINDPET, SLORA = "mindpet_delta_lora_{}", "lora_{}"
 adapters for its multi-LoRA serving (and converter of 2.5) are called."""
 
 
+SLORA_LAYOUT = "slora"
+"""mindformers' names for serving several adapters; MINDFORMERS stands for those it trains."""
+
+
 def available(family: Family) -> tuple[str, ...]:
     """The MindSpore layouts of a family that can be written."""
     return tuple(key for key in WRITTEN if key in _TABLES[family])

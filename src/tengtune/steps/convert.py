@@ -89,7 +89,7 @@ def describe(job: Job, console: Console) -> None:
     if isinstance(job, AdapterConversion):
         scale = f"{job.alpha / job.rank:g}"
         values = {"linears": len(job.linears), "rank": job.rank, "alpha": f"{job.alpha:g}", "scale": scale}
-        console.say("convert.adapter", layout=found.layout, target=job.layout, **values)
+        console.say("convert.adapter", layout=found.named, target=job.layout, **values)
         return
     for code, note in job.notes:
         console.warn(code, **note)
@@ -109,7 +109,7 @@ def describe(job: Job, console: Console) -> None:
 def figures(job: Job) -> dict[str, Any]:
     """What a conversion is, for records and --json."""
     common = {"to": job.to, "format": job.found.kind, "family": job.found.family, "bytes": job.nbytes}
-    common |= {"from_layout": job.found.layout, "left_out": len(job.found.left_out)}
+    common |= {"from_layout": job.found.named, "left_out": len(job.found.left_out)}
     if isinstance(job, AdapterConversion):
         return {
             **common,

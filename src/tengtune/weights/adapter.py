@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -251,6 +251,11 @@ def _refuse_inexact(config: dict[str, Any], path: Path) -> None:
             raise Problem("adapter.unsupported", where=path, key=key[:100], value=str(value)[:100])
     if config.get("peft_type") != "LORA":
         raise Problem("adapter.bad_key", where=path, key="peft_type", value=config.get("peft_type"))
+
+
+def scale_by_module(config: dict[str, Any], path: Path) -> Callable[[str], float]:
+    """What gives the scale of a linear, called as in rank_pattern. Raises Problem for keys that cannot be."""
+    return _Config(config, path).scale
 
 
 class _Config:

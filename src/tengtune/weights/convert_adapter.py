@@ -18,7 +18,7 @@ import yaml
 from tengtune import files
 from tengtune.json_file import read_object
 from tengtune.models import layouts, names
-from tengtune.models.layouts import HALF_REVERSED, HF, MINDFORMERS, MINDPET, SLORA
+from tengtune.models.layouts import HALF_REVERSED, HF, MINDFORMERS, MINDPET, SLORA, SLORA_LAYOUT
 from tengtune.models.spec import Family
 from tengtune.models.targets import peft_names
 from tengtune.ui.lists import first_few
@@ -32,9 +32,6 @@ from tengtune.weights.mindformers_yaml import YAML
 from tengtune.weights.pairs import own_block
 from tengtune.weights.record import Record, write_record
 from tengtune.weights.stream import Array, is_float, non_finite, same_bits, stream
-
-SLORA_LAYOUT = "slora"
-"""mindformers' names for serving several adapters; MINDFORMERS stands for those it trains."""
 
 Tensors = dict[str, Array]
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tengtune.models.folder import refuse_run_folder
-from tengtune.models.layouts import detect, lora_linear
+from tengtune.models.layouts import SLORA_LAYOUT, detect, is_slora, lora_linear
 from tengtune.models.names import PEFT_PREFIX
 from tengtune.models.spec import Family
 from tengtune.ui.lists import first_few
@@ -50,6 +50,11 @@ class Found:
     def lora(self) -> dict[str, str]:
         """An adapter's tensors: name -> the linear it is for, as this layout calls it."""
         return {name: linear for name in self.tensors if (linear := lora_linear(name))}
+
+    @property
+    def named(self) -> str | None:
+        """The layout as --layout calls it: an adapter's names for serving have a name of their own."""
+        return SLORA_LAYOUT if self.lora and all(map(is_slora, self.lora)) else self.layout
 
     def without_lora(self) -> Found:
         """The same without an adapter's tensors."""

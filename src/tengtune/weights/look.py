@@ -22,6 +22,7 @@ from tengtune.weights.convert import config_folder, source_layout
 from tengtune.weights.found import Found
 from tengtune.weights.pairs import Pair, split_parts
 from tengtune.weights.rank_part import rank_part
+from tengtune.weights.scales import scales
 from tengtune.weights.stacks import stored_shapes, take_apart
 from tengtune.weights.stream import Rows, same_bits
 
@@ -82,7 +83,7 @@ def describe(found: Found) -> Told:
         ("shape", f"{data['layers']} / {data.get('hidden', '-')} / {data.get('vocab', '-')}"),
         ("head", language.say(f"look.head_{tied}")),
         ("lora", str(data["lora"])),
-        *((key, _listed(value)) for key, value in adapter.items()),
+        *_adapter_rows(adapter),
         ("left_out", f"{len(found.left_out)}: {first_few(found.left_out, ', ')}" if found.left_out else "0"),
         ("checksums", language.say(f"look.checks_{data['checksums']}")),
     ]
@@ -100,13 +101,24 @@ def _adapter(found: Found) -> dict[str, Any]:
         ranks[linear] = min(ranks.get(linear, 2**31), *found.tensors[name].shape)
     folder = found.path if found.path.is_dir() else found.path.parent
     config = read_object(folder / CONFIG, "adapter.bad_json") if (folder / CONFIG).exists() else {}
+    told = scales(found)
     ends = dict.fromkeys(linear.rpartition(".")[2] for linear in ranks)
     return {
         "lora_parameters": sum(found.tensors[name].size for name in found.lora),
         "lora_rank": sorted(set(ranks.values())),
         "lora_alpha": config.get("lora_alpha"),
+        "lora_scale": sorted(set(told.values())) if told else None,
+        "use_rslora": config.get("use_rslora") is True,
         "lora_targets": config.get("target_modules") or list(ends),
     }
+
+
+def _adapter_rows(adapter: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """The figures for a person."""
+    told = {key: _listed(value) for key, value in adapter.items() if key != "use_rslora"}
+    if adapter.get("use_rslora") and adapter["lora_scale"]:
+        told["lora_scale"] = language.say("look.rslora", scale=told["lora_scale"])
+    return list(told.items())
 
 
 def _listed(value: object) -> str:
@@ -114,12 +126,12 @@ def _listed(value: object) -> str:
     if value is None:
         return language.say("look.unknown")
     if isinstance(value, list):
-        return first_few([str(each) for each in value], ", ")
+        return first_few([f"{each:g}" if isinstance(each, float) else str(each) for each in value], ", ")
     return f"{value:,}" if isinstance(value, int) else str(value)
 
 
 def _layout(found: Found) -> str | None:
-    return source_layout(found)[0] if found.layout else None
+    return found.named if found.lora or found.layout is None else source_layout(found)[0]
 
 
 def _top(found: Found, name: str, tensors: Mapping[str, Rows]) -> Any:
