@@ -23,6 +23,7 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
+from tengtune import cards
 from tengtune.files import as_name, as_text
 from tengtune.models.hub_id import MODELS, hub_id_in
 from tengtune.recipe_fault import place, problem, unknown_key
@@ -198,6 +199,7 @@ class Lora(Group):
     # Whether embedding and head are trained as well. auto: if ChatML's tokens are new to the model; the train
     # step looks and says so (train/adaptation.py), and to a back end anything but True means no.
     train_embeddings: AutoOrBool = "auto"
+    base: Literal["compute", "int8"] = "compute"  # the type in which frozen weights are kept
 
 
 class Parallel(Group):
@@ -205,6 +207,9 @@ class Parallel(Group):
 
     ranks: Positive = 1
     nodes: Positive = 1
+    # What each rank keeps a share of. 1: optimizer, 2: gradients as well, 3: weights as well.
+    zero: Annotated[Int, Field(ge=0, le=3)] = 0
+    offload: Literal["none", "optimizer"] = "none"  # what is kept in the host's memory
 
 
 class Output(Group):
@@ -309,6 +314,7 @@ def _checked(values: dict[str, Any], lines: Lines, path: Path, overrides: Sequen
         recipe = Recipe(**values, file=path, overrides=tuple(overrides))
     except ValidationError as error:
         raise problem(error, path, lines, values, list(keys())) from error
+    recipe = _on_the_cards(recipe)
     _check_batch(recipe, lines)
     _check_early_stop(recipe, lines)
     ranks, nodes = recipe.parallel.ranks, recipe.parallel.nodes
@@ -357,6 +363,16 @@ def _is_text(parts: Sequence[str]) -> bool:
         fields = kind.model_fields if isinstance(kind, type) and issubclass(kind, BaseModel) else {}
         kind = fields[part].annotation if part in fields else None
     return kind is str or tuple(parts) in (("model",), ("data",))
+
+
+def _on_the_cards(recipe: Recipe) -> Recipe:
+    """Where the run file does not say how many ranks: one a card, as many as share global_batch evenly."""
+    parallel, train = recipe.parallel, recipe.train
+    if "ranks" in parallel.model_fields_set or parallel.nodes > 1 or recipe.backend == "mindspore":
+        return recipe
+    fit = [n for n in range(1, cards.count() + 1) if train.global_batch % (train.micro_batch * n) == 0]
+    ranks = max(fit, default=1)
+    return recipe.model_copy(update={"parallel": parallel.model_copy(update={"ranks": ranks})})
 
 
 def _check_batch(recipe: Recipe, lines: Lines) -> None:

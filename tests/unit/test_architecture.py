@@ -22,8 +22,8 @@ LEVELS: list[set[str]] = [
     {"engine", "pipeline"},
     {"train", "data", "weights", "hub", "backends", "plan", "host", "diagnose", "cluster"}
     | {"evaluate", "report", "answer"},
-    {"text", "models", "facts", "recipe", "recipe_fault", "run_yaml"},
-    {"ui", "files", "json_file", "memory", "lock"},
+    {"text", "models", "facts", "recipe", "recipe_fault", "run_yaml", "capabilities"},
+    {"ui", "files", "json_file", "memory", "lock", "cards"},
 ]
 
 

@@ -18,7 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tengtune import files
+from tengtune import cards, files
+from tengtune.cluster import hccl
 from tengtune.cluster.place import PROGRESS, Place
 from tengtune.cluster.preflight import MARK
 from tengtune.cluster.watch import Crew, end_file
@@ -90,11 +91,14 @@ def plan(recipe: Recipe, console: Console, anew: bool) -> list[Start]:
         "mode": console.mode,
         "lang": language.current(),
     }
+    limit = recipe.train.stall_minutes
+    on_cards = hccl.variables(None if limit is None else 60 * limit) if cards.count() else {}
     starts = []
     for i in range(local):
         mine = Place(node * local + i, world, i, local)
         variables = mine.environment(master)
         variables["OMP_NUM_THREADS"] = os.environ.get("OMP_NUM_THREADS", str(_threads(local)))
+        variables |= on_cards
         variables[PROGRESS] = str(folder / f"rank_{mine.rank}.beats")
         command = [sys.executable, "-m", "tengtune.cli.rank", json.dumps(job, ensure_ascii=False)]
         starts.append(Start(mine, variables, command, folder / f"rank_{mine.rank}.log"))
