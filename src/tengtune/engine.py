@@ -167,7 +167,6 @@ def snapshot(recipe: Recipe) -> str:
 def run_all(recipe: Recipe, console: Console, anew: bool = False) -> None:
     """Every `work` step in order. If one fails after training began, the report is made all the same."""
     wanted = [each for each in STEPS if each.kind in ("work", "if needed")]
-    _check(wanted, recipe)
     with held(lock_file(recipe), console):
         try:
             for each in wanted:
@@ -180,8 +179,14 @@ def run_all(recipe: Recipe, console: Console, anew: bool = False) -> None:
 
 
 def check_run(recipe: Recipe) -> None:
-    """Problem for what the steps of a run can tell to be wrong before any work is done."""
+    """Problem for what the steps of a run can tell to be wrong. Comes before `prepare`: what is refused
+    leaves no folder, and --fresh sets none aside for it."""
     _check([each for each in STEPS if each.kind == "work"], recipe)
+
+
+def check_step(name: str, recipe: Recipe) -> None:
+    """check_run for the step `name` and those it needs."""
+    _check(_chain(name), recipe)
 
 
 def run_needed(
@@ -189,7 +194,6 @@ def run_needed(
 ) -> dict[str, Any]:
     """The step `name` after the steps it needs; the figures of `name`."""
     *before, target = _chain(name)
-    _check([*before, target], recipe)
     with held(lock_file(recipe, target), console):
         _announce(before, target, recipe, console)
         for each in before:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -16,7 +15,6 @@ from safetensors.numpy import load_file, save_file
 from tests.qwen1 import qwen1_config
 from tests.tiny import tiny_config, tiny_model, tiny_tokenizer
 
-from tengtune import recipe as recipes
 from tengtune.lock import beside, held
 from tengtune.models.spec import from_config
 from tengtune.rehearsal.twin import narrow_config
@@ -102,6 +100,8 @@ def spoil(folder: Path, fault: str) -> tuple[str, ...]:
         )
     elif fault == "ranks":
         return ("-s", "parallel.ranks=3")
+    elif fault == "template":
+        (folder / "model" / "chat_template.jinja").write_text("[INST] {{ messages[0].content }} [/INST]")
     elif fault == "target":
         return ("-s", "lora.targets=q_projj")
     return ()
@@ -116,6 +116,7 @@ def spoil(folder: Path, fault: str) -> tuple[str, ...]:
         ("shard", "weights."),
         ("ranks", "recipe.batch"),
         ("target", "lora."),
+        ("template", "tokenizer.template_foreign"),
     ],
 )
 def test_a_planted_fault_is_caught(fault: str, code: str, tmp_path: Path) -> None:
@@ -164,59 +165,6 @@ def test_the_twin_is_of_the_same_kind(config: dict[str, Any]) -> None:
     assert (twin.q_width == twin.hidden) == (real.q_width == real.hidden)
     assert twin.layers == 2
     assert twin.hidden <= 256
-
-
-EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
-TOKENIZERS = Path(__file__).resolve().parents[2] / ".cache" / "tokenizers"
-BUILT: dict[str, tuple[dict[str, Any], str]] = {
-    "qwen2.5-7b-lora-1x64g": (
-        tiny_config(
-            hidden_size=3584,
-            num_hidden_layers=28,
-            num_attention_heads=28,
-            num_key_value_heads=4,
-            intermediate_size=18944,
-            vocab_size=152064,
-            max_position_embeddings=32768,
-        ),
-        "qwen3/tokenizer.json",
-    ),
-    "qwen-7b-chat-lora-8x32g": (
-        qwen1_config(
-            tiny_config(
-                hidden_size=4096,
-                num_hidden_layers=32,
-                num_attention_heads=32,
-                intermediate_size=5504,
-                vocab_size=151936,
-                max_position_embeddings=8192,
-            )
-        ),
-        "qwen1/qwen.tiktoken",
-    ),
-}
-"""Run files of examples/ for models that are too large for a test: the model's config and a vocabulary."""
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", BUILT)
-def test_the_examples_rehearse(name: str, tmp_path: Path) -> None:
-    """Of the model its config and its tokenizer are enough."""
-    shutil.copytree(EXAMPLES, tmp_path / "examples")
-    run = tmp_path / "examples" / f"{name}.yaml"
-    config, tokenizer = BUILT[name]
-    model = tmp_path / "examples" / "models" / recipes.load(run).model.path.split("/")[1]
-    model.mkdir(parents=True)
-    (model / "config.json").write_text(json.dumps(config), "utf-8")
-    shutil.copy(TOKENIZERS / tokenizer, model)
-    code, said = rehearse(run, "--json")
-    assert code == 0, said
-    assert stages(said)["resume"]["showed"].startswith("6 steps done")
-
-
-def test_every_large_example_is_rehearsed() -> None:
-    large = {path.stem for path in EXAMPLES.glob("qwen*.yaml")}
-    assert large == set(BUILT)
 
 
 def test_one_rehearsal_of_a_run_at_a_time(tmp_path: Path) -> None:

@@ -36,6 +36,7 @@ PAIRS = [
     ("docs/en/evaluation.md", "docs/zh/evaluation.md"),
     ("docs/en/predict.md", "docs/zh/predict.md"),
     ("docs/en/run-file.md", "docs/zh/run-file.md"),
+    ("docs/en/capabilities.md", "docs/zh/capabilities.md"),
 ]
 PAGES = [
     *(page for pair in PAIRS for page in pair),

@@ -128,11 +128,11 @@ def test_the_hub_id_that_a_folder_may_stand_for(place: Path) -> None:
 
 def test_several_ranks_are_not_ignored(place: Path) -> None:
     options = ("-s", "backend=mindspore", "-s", "parallel.ranks=2")
-    assert "parallel.ranks: 2" in refused(place, "backend.one_rank", *options).stderr
+    assert "parallel.ranks: 2" in refused(place, "capability.ranks", *options).stderr
 
 
 def test_a_type_the_back_end_lacks(place: Path) -> None:
-    refused(place, "mindspore.not_there", "-s", "backend=mindspore", "-s", "model.dtype=float16")
+    refused(place, "capability.dtype", "-s", "backend=mindspore", "-s", "model.dtype=float16")
 
 
 @pytest.mark.parametrize(

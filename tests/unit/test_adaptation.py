@@ -14,7 +14,6 @@ from tests.qwen1 import tiny_tiktoken, to_qwen1
 from tests.tiny import IM_END, IM_START, tiny_model, tiny_tokenizer
 
 from tengtune import recipe as recipes
-from tengtune.backends import base
 from tengtune.recipe import Recipe
 from tengtune.train.adaptation import settle
 from tengtune.ui.console import Console
@@ -130,50 +129,3 @@ def test_full_tuning_has_nothing_to_settle(model: Path) -> None:
     (model.parent / "run.yaml").write_text(f"model: {model}\ndata: a.json\ntrain: {{method: full}}\n")
     recipe = recipes.load(model.parent / "run.yaml")
     assert settled(recipe) == (recipe, "")
-
-
-@pytest.mark.parametrize(
-    ("method", "seq_len", "feature"),
-    [
-        ("lora", 64, "train.method: lora (Qwen1)"),
-        ("full", 1024, "data.seq_len: 1024 (Qwen1)"),
-        ("full", 512, None),
-    ],
-)
-def test_what_mindspore_would_compute_otherwise_is_refused(
-    qwen1: Path, monkeypatch: pytest.MonkeyPatch, method: str, seq_len: int, feature: str | None
-) -> None:
-    """Asked before the framework is loaded."""
-    run = {
-        "model": str(qwen1),
-        "backend": "mindspore",
-        "data": {"files": "a.json", "seq_len": seq_len},
-        "train": {"method": method},
-    }
-    (qwen1.parent / "run.yaml").write_text(json.dumps(run))
-    recipe = recipes.load(qwen1.parent / "run.yaml")
-    monkeypatch.setattr(base, "load", lambda name: Built())
-    if feature is None:
-        assert base.open_backend(recipe, qwen1) == ("qwen1", recipe)
-        return
-    with pytest.raises(Problem) as caught:
-        base.open_backend(recipe, qwen1)
-    assert (caught.value.code, caught.value.values["feature"]) == ("mindspore.not_there", feature)
-
-
-def test_embeddings_beside_lora_are_torchs(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    recipe, _ = settled(make_recipe(model, train_embeddings=True))
-    recipe = recipe.model_copy(update={"backend": "mindspore"})
-    monkeypatch.setattr(base, "load", lambda name: Built())
-    with pytest.raises(Problem) as caught:
-        base.open_backend(recipe, model)
-    assert caught.value.values["feature"] == "lora.train_embeddings: true"
-    assert base.open_backend(recipe, model, trainable=False) == ("qwen2", recipe)
-
-
-class Built:
-    """A back end's module that gives back what it was asked to build."""
-
-    def build(self, spec: Any, source: Any, recipe: Recipe, trainable: bool) -> tuple[str, Recipe]:
-        assert len(source) == len(list(spec.tensors()))
-        return spec.family, recipe

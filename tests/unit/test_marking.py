@@ -86,7 +86,7 @@ class Mute(Known):
         sampling: Sampling | None = None,
     ) -> Iterator[int]:
         self.asked.append(("", 0))
-        raise Problem("mindspore.not_there", feature="predict")
+        raise Problem("capability.generation", backend="MindSpore")
 
 
 @pytest.fixture(scope="module")

@@ -97,6 +97,10 @@ def test_quoted_numbers_stay_texts(tmp_path: Path) -> None:
         (SMALLEST + "output:\n  prompts: [1]\n", "recipe.bad_value", 4, "A text is wanted"),
         (SMALLEST + "lora:\n  train_embeddings: 1\n", "recipe.bad_value", 4, "auto, true, false"),
         (SMALLEST + "backend: jax\n", "recipe.bad_value", 3, "auto, torch, mindspore"),
+        (SMALLEST + "lora:\n  base: int4\n", "recipe.bad_value", 4, "compute, int8"),
+        (SMALLEST + "parallel:\n  zero: true\n", "recipe.bad_value", 4, "A whole number is wanted"),
+        (SMALLEST + "parallel:\n  zero: 4\n", "recipe.bad_value", 4, "at most 3"),
+        (SMALLEST + "parallel:\n  offload: all\n", "recipe.bad_value", 4, "none, optimizer"),
         ("model: [a]\ndata: a.json\n", "recipe.bad_value", 1, "Keys with values are wanted"),
         ("model: m\ndata:\n  files: a\n  weights: {a: true}\n", "recipe.bad_value", 4, "A number"),
         ("model: m\ndata: []\n", "recipe.bad_value", 2, "At least one entry"),
@@ -242,7 +246,7 @@ def test_an_unknown_override_names_itself(tmp_path: Path) -> None:
 
 def test_about_forty_keys_in_six_groups() -> None:
     names = list(recipes.keys())
-    assert len(names) <= 48
+    assert len(names) <= 51
     assert {name.split(".")[0] for name in names if "." in name} == {
         "model",
         "data",

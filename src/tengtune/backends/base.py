@@ -16,6 +16,7 @@ from typing import Literal, Protocol, SupportsFloat, cast
 import numpy as np
 import numpy.typing as npt
 
+from tengtune import capabilities
 from tengtune.cluster.place import here
 from tengtune.models.spec import ModelSpec
 from tengtune.recipe import Recipe
@@ -189,41 +190,17 @@ def choose(recipe: Recipe) -> str:
     raise Problem("backend.missing", where=recipe.file, exit_code=3, name=" / ".join(names), extra=names[0])
 
 
-def refuse(recipe: Recipe) -> None:
-    """Problem for what the run file asks for and its back end lacks; loads no framework."""
-    name = choose(recipe)
-    if name == "mindspore" and recipe.parallel.ranks > 1:
-        raise Problem("backend.one_rank", where=recipe.file, ranks=recipe.parallel.ranks)
-    if name == "mindspore" and recipe.model.dtype not in ("auto", "float32"):
-        feature = f"model.dtype: {recipe.model.dtype}"
-        raise Problem("mindspore.not_there", where=recipe.file, feature=feature)
-
-
 def load(name: str) -> BackendModule:
     """The back end's `step` module; this imports the framework."""
     return cast(BackendModule, importlib.import_module(f"tengtune.backends.{name}.step"))
 
 
 def open_backend(recipe: Recipe, folder: Path, trainable: bool = True) -> Backend:
-    """The run's back end with the model in `folder`, ready to train or (trainable False) to answer."""
+    """The run's back end with the model in `folder`, ready to train or (trainable False) to answer.
+    Problem for what it lacks, before its framework is loaded."""
     from tengtune.models import spec as specs
     from tengtune.weights.source import open_source
 
     spec, name = specs.from_folder(folder), choose(recipe)
-    if name == "mindspore":
-        _refuse_on_mindspore(spec, recipe, trainable)
+    capabilities.refuse(recipe, spec, name, trainable)
     return load(name).build(spec, open_source(folder, spec), recipe, trainable)
-
-
-def _refuse_on_mindspore(spec: ModelSpec, recipe: Recipe, trainable: bool) -> None:
-    """Problem for what would be trained or computed otherwise there than on torch."""
-    lora = trainable and recipe.train.method == "lora"
-    lacks = {
-        "lora.train_embeddings: true": lora and recipe.lora.train_embeddings is True,
-        "train.method: lora (Qwen1)": lora and spec.family == "qwen1",
-        f"data.seq_len: {recipe.data.seq_len} (Qwen1)": spec.stretch is not None
-        and recipe.data.seq_len > spec.stretch.length,
-    }
-    for feature, asked in lacks.items():
-        if asked:
-            raise Problem("mindspore.not_there", where=recipe.file, feature=feature)

@@ -39,8 +39,10 @@ command.add_command(data_check.convert)
 
 @command.command("make", cls=Command, help="cli.data_make")
 @step_options
-def make(recipe: Recipe, console: Console, force: bool) -> None:
+def make(recipe: Recipe, console: Console, fresh: bool, force: bool) -> None:
     """Make the rows of tokens (the default)."""
+    engine.check_step("data", recipe)
+    engine.prepare(recipe, fresh)
     figures = engine.run_needed("data", recipe, console, force)
     console.result(str(recipe.folder / "data"), **figures)
 

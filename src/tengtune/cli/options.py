@@ -49,18 +49,8 @@ def make_console(quiet: bool, as_json: bool) -> Console:
 
 
 def run_options(function: Command) -> Command:
-    """run_file for a command that works in the run folder: adds --fresh and prepares the folder."""
-
-    @run_file
-    @click.option("--fresh", is_flag=True, help="cli.opt_fresh")
-    @wraps(function)
-    def wrapper(recipe: Any, console: Console, fresh: bool, **options: Any) -> None:
-        from tengtune import engine
-
-        engine.prepare(recipe, fresh)
-        function(recipe, console, **options)
-
-    return wrapper
+    """run_file for a command that works in the run folder: adds --fresh."""
+    return run_file(click.option("--fresh", is_flag=True, help="cli.opt_fresh")(function))
 
 
 def step_options(function: Command) -> Command:

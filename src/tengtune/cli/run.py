@@ -17,8 +17,10 @@ from tengtune.ui.console import Console
 @click.command("run", cls=Command, help="cli.run")
 @run_options
 @resume_option
-def command(recipe: Recipe, console: Console, anew: bool) -> None:
+def command(recipe: Recipe, console: Console, fresh: bool, anew: bool) -> None:
     """Do all the steps that are needed, in order."""
+    engine.check_run(recipe)
+    engine.prepare(recipe, fresh)
     engine.run_all(recipe, console, anew)
     show_samples(recipe, console)
     score = (engine.read_record(recipe.folder / "evaluate.json") or {}).get("figures", {})

@@ -6,15 +6,13 @@ import click
 
 from tengtune import engine
 from tengtune.cli.command import Command
-from tengtune.cli.options import resume_option, run_file
+from tengtune.cli.options import resume_option, step_options
 from tengtune.recipe import Recipe
 from tengtune.ui.console import Console
 
 
 @click.command("train", cls=Command, help="cli.train")
-@run_file
-@click.option("--fresh", is_flag=True, help="cli.opt_fresh")
-@click.option("--force", is_flag=True, help="cli.opt_force")
+@step_options
 @resume_option
 @click.option("--node-rank", type=click.IntRange(min=0), help="cli.opt_node_rank")
 @click.option("--master", metavar="HOST:PORT", help="cli.opt_master")
@@ -33,6 +31,7 @@ def command(
     from tengtune.cluster.launch import launch, plan, set_meeting
 
     set_meeting(node_rank, master)
+    engine.check_step("train", recipe)
     if dry_run:
         lines = [start.line() for start in plan(recipe, console, anew)]
         console.result("\n".join(lines), commands=lines)

@@ -14,7 +14,7 @@ from tengtune.text.template import PLAIN, Template
 from tengtune.text.tokenizer import Tokenizer
 from tengtune.ui.problems import Problem
 
-CANNOT_ANSWER = "mindspore.not_there"
+CANNOT_ANSWER = "capability.generation"
 """The Problem of a back end that scores texts but does not write any yet."""
 
 

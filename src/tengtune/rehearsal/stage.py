@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tengtune import files
+from tengtune import capabilities, files
 from tengtune.backends import base
 from tengtune.data.store import open_store
 from tengtune.lock import beside, held
@@ -58,7 +58,7 @@ class Rehearsal:
             return self._stages()
 
     def _stages(self) -> list[Done]:
-        answers = base.choose(self.recipe) != "mindspore"
+        answers = capabilities.has("generation", base.choose(self.recipe))
         stages: list[tuple[str, Callable[[], str]]] = [
             ("twin", self._twin),
             ("data", self._data),
@@ -96,7 +96,7 @@ class Rehearsal:
         values["data"]["files"] = list(paths.values())
         values["data"]["weights"] = {paths[name]: weight for name, weight in recipe.data.weights.items()}
         values["train"] |= {"max_steps": STEPS, "save_every": 1, "keep": 2}
-        values["parallel"] = {"ranks": self.ranks, "nodes": 1}
+        values["parallel"] |= {"ranks": self.ranks, "nodes": 1}
         values["output"] |= {
             "dir": str(self.folder),
             "evaluate": [],

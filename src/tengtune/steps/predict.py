@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tengtune import __version__, files
+from tengtune import __version__, capabilities, files
 from tengtune.answer import batch
 from tengtune.answer.speaker import Settings, open_speaker
 from tengtune.backends.base import Asked, Backend, choose, open_backend
@@ -48,7 +48,7 @@ def run(recipe: Recipe, console: Console) -> Result:
     where the back end does not answer yet."""
     samples = recipe.folder / "samples.jsonl"
     files.remove(samples)  # of an earlier call: where none are wanted any more, none may stay
-    if choose(recipe) == "mindspore":
+    if not capabilities.has("generation", choose(recipe)):
         console.warn("predict.cannot_answer")
         return Result([], {"questions": 0})
     tokenizer = open_tokenizer(recipe.model_folder)

@@ -9,7 +9,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from tengtune import files
+from tengtune import capabilities, files
 from tengtune.backends import base
 from tengtune.backends.base import Backend
 from tengtune.cluster import preflight
@@ -38,6 +38,8 @@ from tengtune.ui.problems import UNFIT_MACHINE, Problem
 from tengtune.weights.source import open_source
 from tengtune.weights.trained import write_full, write_lora
 
+NEWER = {"lora.base": "compute", "parallel.zero": 0, "parallel.offload": "none"}
+"""Keys that came after runs had been recorded without them, with what those runs did."""
 SLOW = 2.0
 """A compute type that takes so many times as long as float32 is worth a word."""
 
@@ -51,14 +53,16 @@ def settings(recipe: Recipe) -> dict[str, Any]:
     groups = recipe.model_dump(mode="json", include={"model", "train", "lora", "parallel"})
     keys = {f"{group}.{key}": value for group, values in groups.items() for key, value in values.items()}
     kept = {key: keys[key] for key in keys if key not in CHANGEABLE and key != "model.path"}
+    kept = {key: value for key, value in kept.items() if (key, value) not in NEWER.items()}
     return {"backend": recipe.backend, "seed": recipe.seed, **kept}
 
 
 def check(recipe: Recipe) -> None:
     """Problem for what the back end lacks, for a model folder that is not whole, for targets it has not."""
-    base.refuse(recipe)
-    if recipe.model_folder.exists():  # else the download step brings it
-        spec = specs.from_folder(recipe.model_folder)
+    there = recipe.model_folder.exists()  # else the download step brings it
+    spec = specs.from_folder(recipe.model_folder) if there else None
+    capabilities.refuse(recipe, spec, base.choose(recipe))
+    if spec is not None:
         open_source(recipe.model_folder, spec)
         if recipe.train.method == "lora":
             find_targets(spec, recipe.lora.targets, recipe.file)

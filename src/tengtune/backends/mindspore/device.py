@@ -1,4 +1,4 @@
-"""The device MindSpore computes on, compiled functions, and what this back end does not do yet."""
+"""The device MindSpore computes on, and compiled functions."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import mindspore
 import numpy as np
 from mindspore import Tensor
 
-from tengtune.recipe import Recipe
 from tengtune.ui.problems import FAILED_RUN, Problem
 
 DTYPE = "float32"
@@ -18,20 +17,13 @@ DTYPE = "float32"
 _NO_MEMORY = ("memory not enough", "memory isn't enough", "memory failed", "bad_alloc", "out of memory")
 
 
-def prepare(recipe: Recipe) -> str:
-    """Choose the device and return its name; Problem for a run file that asks for what is not there."""
-    if recipe.model.dtype not in ("auto", DTYPE):
-        raise not_there(f"model.dtype: {recipe.model.dtype}", recipe)
+def prepare() -> str:
+    """Choose the device and return its name."""
     if not mindspore.device_context.ascend.is_available():
         mindspore.set_device("CPU")
         return "cpu"
     mindspore.set_device("Ascend")
     return "Ascend:0"
-
-
-def not_there(feature: str, recipe: Recipe) -> Problem:
-    """The Problem that says truthfully what this back end lacks so far."""
-    return Problem("mindspore.not_there", where=recipe.file, feature=feature)
 
 
 @contextmanager

@@ -14,6 +14,7 @@ import mindspore
 import numpy as np
 from mindspore import Tensor
 
+from tengtune import capabilities
 from tengtune.backends.base import Array, Asked, Sampling, Shard, ShardKind, Source, StepHandles
 from tengtune.backends.mindspore import device, loss, model
 from tengtune.backends.mindspore.device import compiled, scalar
@@ -30,8 +31,8 @@ KINDS: tuple[ShardKind, ...] = ("param", "exp_avg", "exp_avg_sq")
 
 
 def build(spec: ModelSpec, source: Source, recipe: Recipe, trainable: bool = True) -> MindSporeBackend:
-    """The model of `spec` with the tensors of `source`; Problem for what this back end lacks."""
-    name = device.prepare(recipe)
+    """The model of `spec` with the tensors of `source`; what this back end lacks was refused before."""
+    name = device.prepare()
     with device.memory_faults(name):
         return MindSporeBackend(spec, source, recipe, name, trainable)
 
@@ -215,11 +216,11 @@ class MindSporeBackend:
         sampling: Sampling = Sampling(),  # noqa: B008
     ) -> Iterator[int]:
         """Not there yet: Problem."""
-        raise device.not_there("predict", self._recipe)
+        raise capabilities.lacking("generation", self._recipe, "mindspore")
 
     def generate_many(self, asked: Iterable[Asked], stop_ids: Iterable[int]) -> Iterator[int]:
         """Not there yet: Problem."""
-        raise device.not_there("predict", self._recipe)
+        raise capabilities.lacking("generation", self._recipe, "mindspore")
 
 
 def _tensor(vector: Floats) -> Tensor:

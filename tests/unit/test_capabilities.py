@@ -1,0 +1,200 @@
+"""What is asked for, what a back end has, and the refusal: facts/capabilities.yaml and its reader."""
+
+from __future__ import annotations
+
+import ast
+import json
+from pathlib import Path
+
+import pytest
+from tests.qwen1 import qwen1_config
+from tests.tiny import tiny_config, tiny_model
+
+from tengtune import capabilities
+from tengtune import recipe as recipes
+from tengtune.backends import base
+from tengtune.models.spec import ModelSpec, from_config
+from tengtune.recipe import Recipe
+from tengtune.steps import train
+from tengtune.ui import language
+from tengtune.ui.problems import Problem
+
+TESTS = Path(__file__).resolve().parents[1]
+QWEN2 = from_config(tiny_config())
+QWEN1 = from_config(qwen1_config(tiny_config(num_key_value_heads=4, max_position_embeddings=512)))
+PROOFS = {
+    ("lora", "torch"): "parity/test_torch_transformers.py::test_twenty_steps_are_those_of_peft",
+    ("lora", "mindspore"): "parity/test_mindspore_training.py::test_every_tensor_and_moment_is_torchs",
+    ("full", "torch"): "unit/test_torch_step.py::test_it_learns",
+    ("full", "mindspore"): "parity/test_mindspore_training.py::test_every_tensor_and_moment_is_torchs",
+    ("float16", "torch"): "unit/test_torch_step.py::test_narrow_types_to_their_own_error",
+    ("bfloat16", "torch"): "unit/test_torch_step.py::test_narrow_types_to_their_own_error",
+    ("ranks", "torch"): "parity/test_data_parallel.py::test_ranks_train_as_one",
+    ("nodes", "torch"): "faults/test_ranks.py::test_two_machines_with_one_folder_train_as_one",
+    ("train_embeddings", "torch"): "parity/test_qwen1_peft.py::test_embedding_and_head_trained_along",
+    ("qwen1_lora", "torch"): "parity/test_qwen1_peft.py::test_twelve_steps_are_pefts",
+    ("qwen1_long", "torch"): "golden/test_qwen1_golden.py::test_a_text_beyond_seq_length",
+    ("recompute_full", "torch"): "unit/test_torch_step.py::test_recompute_gives_the_same_bits",
+    ("recompute_full", "mindspore"): "parity/test_mindspore_training.py::test_losses_and_norms_are_torchs",
+    ("generation", "torch"): "golden/test_torch_goldens.py::test_greedy_ids",
+}
+"""The test that stands for each yes."""
+
+
+def make_recipe(*overrides: str) -> Recipe:
+    return recipes.for_model(Path("/x/model"), overrides)
+
+
+def cells() -> list[tuple[str, str, str, str]]:
+    """(feature, back end, device, verdict) of every cell."""
+    return [
+        (feature, backend, device, verdict)
+        for feature, backends in capabilities.table().items()
+        for backend, devices in backends.items()
+        for device, verdict in devices.items()
+    ]
+
+
+def test_the_table_has_every_cell() -> None:
+    places = [cell[:3] for cell in cells()]
+    assert places == [
+        (feature, backend, device)
+        for feature in capabilities.FEATURES
+        for backend in ("torch", "mindspore")
+        for device in ("cpu", "cuda", "ascend_910", "ascend_910b")
+    ]
+    assert {verdict for *_, verdict in cells()} == {"yes", "no", "unverified"}
+
+
+def test_yes_is_what_a_test_runs_and_nothing_on_a_card() -> None:
+    yes = {(feature, backend, device) for feature, backend, device, verdict in cells() if verdict == "yes"}
+    assert yes == {(*proof, "cpu") for proof in PROOFS}
+    for proof in PROOFS.values():
+        path, _, name = proof.partition("::")
+        tree = ast.parse((TESTS / path).read_text(encoding="utf-8"))
+        assert name in {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}, proof
+
+
+def test_the_first_910_has_no_bfloat16() -> None:
+    assert capabilities.table()["bfloat16"]["torch"]["ascend_910"] == "no"
+
+
+ASKED: list[tuple[str, str, str, ModelSpec | None]] = [
+    ("lora", "", "", None),
+    ("full", "train.method=full", "", None),
+    ("float16", "model.dtype=float16", "model.dtype: float16", None),
+    ("bfloat16", "model.dtype=bfloat16", "model.dtype: bfloat16", None),
+    ("ranks", "parallel.ranks=2", "parallel.ranks: 2", None),
+    ("nodes", "parallel.ranks=2 parallel.nodes=2", "parallel.ranks: 2", None),
+    ("train_embeddings", "lora.train_embeddings=true", "lora.train_embeddings: true", None),
+    ("qwen1_lora", "data.seq_len=512", "train.method: lora", QWEN1),
+    ("qwen1_long", "data.seq_len=513 train.method=full", "data.seq_len: 513", QWEN1),
+    ("int8_base", "lora.base=int8", "lora.base: int8", None),
+    ("zero_1", "parallel.zero=1", "parallel.zero: 1", None),
+    ("zero_2", "parallel.zero=2", "parallel.zero: 2", None),
+    ("zero_3", "parallel.zero=3", "parallel.zero: 3", None),
+    ("offload_optimizer", "parallel.offload=optimizer", "parallel.offload: optimizer", None),
+    ("recompute_full", "train.recompute=full", "", None),
+]
+"""Feature, the settings that ask for it, how its refusal calls them, the model."""
+
+
+@pytest.mark.parametrize(("name", "settings", "words", "spec"), ASKED)
+def test_who_asks_for_what(name: str, settings: str, words: str, spec: ModelSpec | None) -> None:
+    recipe = make_recipe(*settings.split())
+    method = "full" if "train.method=full" in settings else "lora"
+    along = {"ranks"} if name == "nodes" else set()
+    asked = {each.name for each in capabilities.FEATURES.values() if each.asked(recipe, spec)}
+    assert asked == {name, method} | along
+
+
+def test_every_feature_a_run_file_asks_for_is_tried() -> None:
+    assert [name for name, *_ in ASKED] + ["generation"] == list(capabilities.FEATURES)
+
+
+def test_what_full_tuning_does_not_read_is_not_asked_for() -> None:
+    recipe = make_recipe("train.method=full", "lora.base=int8", "lora.train_embeddings=true")
+    assert [f.name for f in capabilities.FEATURES.values() if f.asked(recipe, QWEN1)] == [
+        "full",
+        "qwen1_long",
+    ]
+
+
+TORCH_REFUSES = {"int8_base", "zero_1", "zero_2", "zero_3", "offload_optimizer"}
+MINDSPORE_REFUSES = TORCH_REFUSES | {
+    "float16", "bfloat16", "ranks", "nodes", "train_embeddings", "qwen1_lora", "qwen1_long",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("backend", ["torch", "mindspore"])
+@pytest.mark.parametrize(("name", "settings", "words", "spec"), ASKED)
+def test_what_is_refused(name: str, settings: str, words: str, spec: ModelSpec | None, backend: str) -> None:
+    recipe = make_recipe(*settings.split())
+    if name not in (TORCH_REFUSES if backend == "torch" else MINDSPORE_REFUSES):
+        capabilities.refuse(recipe, spec, backend)
+        return
+    with pytest.raises(Problem) as caught:
+        capabilities.refuse(recipe, spec, backend)
+    found = caught.value
+    expected = {"zero_1": "zero", "zero_2": "zero", "zero_3": "zero", "nodes": "ranks"}
+    expected |= {"float16": "dtype", "bfloat16": "dtype"}
+    assert (found.code, found.exit_code) == (f"capability.{expected.get(name, name)}", 2)
+    assert found.where == "/x/model"
+    for tongue in language.LANGUAGES:
+        texts = found.texts(tongue)
+        assert set(texts) == {"what", "why", "fix"}
+        assert words in texts["what"]
+        assert ("`backend: torch`" in texts["fix"]) == (name not in TORCH_REFUSES)
+
+
+def test_an_answer_is_refused_in_words() -> None:
+    assert not capabilities.has("generation", "mindspore")
+    found = capabilities.lacking("generation", make_recipe(), "mindspore")
+    assert found.code == "capability.generation"
+    assert "MindSpore" in found.texts("en")["what"]
+    assert "MindSpore" in found.texts("zh")["what"]
+
+
+def test_who_only_asks_a_model_is_not_refused_for_its_training() -> None:
+    trained = make_recipe(
+        "lora.base=int8", "parallel.zero=3", "parallel.ranks=2", "parallel.offload=optimizer"
+    )
+    capabilities.refuse(trained, QWEN2, "mindspore", training=False)
+    with pytest.raises(Problem, match=r"capability\.dtype"):
+        capabilities.refuse(make_recipe("model.dtype=float16"), QWEN2, "mindspore", training=False)
+    with pytest.raises(Problem, match=r"capability\.qwen1_long"):
+        capabilities.refuse(make_recipe("data.seq_len=513"), QWEN1, "mindspore", training=False)
+
+
+@pytest.mark.parametrize(
+    ("override", "code"),
+    [("backend=mindspore", "capability.dtype"), ("lora.base=int8", "capability.int8_base")],
+)
+def test_a_refusal_loads_no_framework(
+    override: str, code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = {"model": str(tiny_model(tmp_path / "model")), "data": "a.json"}
+    (tmp_path / "run.yaml").write_text(json.dumps(run))
+    recipe = recipes.load(tmp_path / "run.yaml", ["model.dtype=float16", override])
+
+    def loaded(name: str) -> None:
+        raise AssertionError(name)
+
+    monkeypatch.setattr(base, "load", loaded)
+    for begin in (lambda: train.check(recipe), lambda: base.open_backend(recipe, tmp_path / "model")):
+        with pytest.raises(Problem) as caught:
+            begin()
+        assert caught.value.code == code
+
+
+def test_the_new_keys_tell_one_training_from_another() -> None:
+    """But runs that were recorded before there were these keys stay what they are."""
+    newer = {"lora.base", "parallel.zero", "parallel.offload"}
+    assert not newer & train.settings(make_recipe()).keys()
+    other = train.settings(make_recipe("lora.base=int8", "parallel.zero=2", "parallel.offload=optimizer"))
+    assert {key: other[key] for key in newer} == {
+        "lora.base": "int8",
+        "parallel.zero": 2,
+        "parallel.offload": "optimizer",
+    }
+    assert not newer & set(recipes.CHANGEABLE)
