@@ -2,13 +2,30 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
-from tests.cli.test_shards_cli import anything
 from tests.tiny import tiny_model
+
+from tengtune.cli.main import _guarded
+from tengtune.ui import language
+
+
+def anything(*arguments: object) -> subprocess.CompletedProcess[str]:
+    """The whole command line in this process: two dozen commands are run here."""
+    out, err = io.StringIO(), io.StringIO()
+    line = ["--lang", "en", *map(str, arguments)]
+    try:
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            code = _guarded(line)
+    finally:
+        language.choose(None)
+    return subprocess.CompletedProcess(line, code, out.getvalue(), err.getvalue())
 
 
 @pytest.fixture
