@@ -192,7 +192,7 @@ def test_base_weights_and_a_foreign_template_are_named(
     weights = load_file(model / "model.safetensors")
     weights["model.embed_tokens.weight"][[IM_START, IM_END]] *= 0.01
     save_file(weights, model / "model.safetensors")
-    (model / "chat_template.jinja").write_text("{{ messages }}")
+    (model / "chat_template.jinja").write_text("<|im_start|>{{ messages }}")
     parrot.answers = ["a b c"]
     assert chat(monkeypatch, "a\n", "--model", "model", "--max-new-tokens", 2) == 0
     said = capsys.readouterr().err

@@ -315,9 +315,14 @@ def test_conventions_of_a_folder(tokenizer: Tokenizer, tmp_path: Path) -> None:
     # transformers lets the file win
     write_template(tmp_path, own, "chat_template.jinja")
     assert read(tmp_path, "qwen2", tokenizer) == Template("Sei kurz.", known=False)
-    # No ChatML at all: the family's, and said.
+    # No ChatML at all: what would be trained is not what a server would ask.
     write_template(tmp_path, "[INST] {{ messages[0].content }} [/INST]", "chat_template.jinja")
-    assert read(tmp_path, "qwen3", tokenizer) == Template("", tools=True, thinking=True, known=False)
+    with pytest.raises(Problem) as caught:
+        read(tmp_path, "qwen3", tokenizer)
+    assert (caught.value.code, caught.value.where) == (
+        "tokenizer.template_foreign",
+        str(tmp_path / "chat_template.jinja"),
+    )
     (tmp_path / "chat_template.jinja").unlink()
     (tmp_path / "tokenizer_config.json").write_text("{")
     with pytest.raises(Problem) as caught:

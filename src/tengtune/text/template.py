@@ -25,7 +25,7 @@ from typing import Any
 from tengtune.json_file import read_object
 from tengtune.models.spec import Family
 from tengtune.text.tokenizer import IM_START, Tokenizer
-from tengtune.ui.problems import os_errors
+from tengtune.ui.problems import Problem, os_errors
 
 SYSTEM = "You are a helpful assistant."
 THINK, END_THINK = "<think>", "</think>"
@@ -49,6 +49,7 @@ KNOWN = frozenset(
 )
 """sha256 of the templates' text without blanks at its ends."""
 
+JINJA, CONFIG = "chat_template.jinja", "tokenizer_config.json"
 _SYSTEM_TURN = re.compile(r"<\|im_start\|>system(?:\\n|\n)([^<>{}'\"]+)<\|im_end\|>")
 
 
@@ -71,15 +72,18 @@ PLAIN = Template()
 def of_folder(folder: Path, family: Family, tokenizer: Tokenizer) -> Template:
     """The conventions of a model's folder: its template's, or the family's where it brings none.
 
-    Problem: a tokenizer_config.json that cannot be read.
+    Problem: a tokenizer_config.json that cannot be read, a template that does not write ChatML.
     """
     text = template_text(folder)
     can_think = {THINK, END_THINK} <= tokenizer.control.keys()
-    if text is None or IM_START not in text:
+    if text is not None and IM_START not in text:
+        # A server would ask the tuned model by this template, in another form than it was trained in.
+        raise Problem("tokenizer.template_foreign", where=_template_file(folder), token=IM_START)
+    if text is None:
         thinks = family == "qwen3"
         # Qwen2.5 brought the tool tokens; Qwen1.5 and Qwen2 have neither them nor a way to write tools.
         tools = CALL in tokenizer.control
-        return Template("" if thinks else SYSTEM, tools, thinks and can_think, known=text is None)
+        return Template("" if thinks else SYSTEM, tools, thinks and can_think)
     system = _SYSTEM_TURN.search(text)
     return Template(
         system[1] if system else "",
@@ -89,10 +93,15 @@ def of_folder(folder: Path, family: Family, tokenizer: Tokenizer) -> Template:
     )
 
 
+def _template_file(folder: Path) -> Path:
+    """The file that template_text reads."""
+    return folder / (JINJA if (folder / JINJA).is_file() else CONFIG)
+
+
 def template_text(folder: Path) -> str | None:
     """The chat template: chat_template.jinja, else the one in tokenizer_config.json; None without any."""
-    file, config = folder / "chat_template.jinja", folder / "tokenizer_config.json"
-    if file.is_file():
+    config = folder / CONFIG
+    if (file := folder / JINJA).is_file():
         with os_errors(file):
             return file.read_text("utf-8", "replace")
     if not config.is_file():
