@@ -283,6 +283,11 @@ class Recipe(Group):
         return self.resolve(MODELS) / self.hub_model.split("/")[1]
 
     @property
+    def to_download(self) -> bool:
+        """Whether model.path is a hub id and its folder is not a model yet: config.json comes last."""
+        return self.hub_model is not None and not (self.model_folder / "config.json").exists()
+
+    @property
     def accumulation(self) -> int:
         """Micro batches per step: global_batch / (micro_batch x ranks)."""
         return self.train.global_batch // (self.train.micro_batch * self.parallel.ranks)

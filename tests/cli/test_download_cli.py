@@ -17,6 +17,7 @@ from tengtune import recipe as recipes
 from tengtune.hub.plan import Wish
 from tengtune.steps import download as step
 from tengtune.ui.console import Console
+from tengtune.ui.problems import Problem
 
 RUN = "import sys; from tengtune.cli.main import main; main(sys.argv[1:])"
 
@@ -177,6 +178,19 @@ def test_a_run_fetches_its_model_once(tmp_path: Path, monkeypatch: pytest.Monkey
     run.model_folder.rmdir()
     engine.run_needed("download", run, console)
     assert len(wishes) == 2
+
+
+def test_a_run_goes_on_with_a_download_that_was_interrupted(tmp_path: Path) -> None:
+    """Files lie in the model's folder, but not the last, config.json."""
+    run = recipe(tmp_path, "Qwen/Tiny-Instruct")
+    run.model_folder.mkdir(parents=True)
+    (run.model_folder / "tokenizer.json").write_text("{}")
+    assert step.needed(run)
+    engine.check_run(run)
+    (run.model_folder / "config.json").write_text("{}")
+    assert not step.needed(run)
+    with pytest.raises(Problem, match=r"model\."):
+        engine.check_run(run)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 from tengtune.engine import Result
-from tengtune.hub.choose import CONFIG
 from tengtune.hub.download import bring
 from tengtune.hub.plan import Wish
 from tengtune.recipe import Recipe
@@ -22,8 +21,8 @@ def settings(recipe: Recipe) -> dict[str, Any]:
 
 
 def needed(recipe: Recipe) -> bool:
-    """Whether model.path is a hub id and its folder is not a model yet (config.json comes last)."""
-    return recipe.hub_model is not None and not (recipe.model_folder / CONFIG).exists()
+    """Whether the model is on a hub still."""
+    return recipe.to_download
 
 
 def run(recipe: Recipe, console: Console) -> Result:

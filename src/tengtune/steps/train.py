@@ -59,8 +59,7 @@ def settings(recipe: Recipe) -> dict[str, Any]:
 
 def check(recipe: Recipe) -> None:
     """Problem for what the back end lacks, for a model folder that is not whole, for targets it has not."""
-    there = recipe.model_folder.exists()  # else the download step brings it
-    spec = specs.from_folder(recipe.model_folder) if there else None
+    spec = None if recipe.to_download else specs.from_folder(recipe.model_folder)
     capabilities.refuse(recipe, spec, base.choose(recipe))
     if spec is not None:
         open_source(recipe.model_folder, spec)
