@@ -23,9 +23,9 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from tengtune import cards
 from tengtune.files import as_name, as_text
 from tengtune.models.hub_id import MODELS, hub_id_in
+from tengtune.recipe_check import check_together, on_the_cards
 from tengtune.recipe_fault import place, problem, unknown_key
 from tengtune.run_yaml import Lines, parse_scalar, read_yaml
 from tengtune.ui.problems import Problem
@@ -319,13 +319,8 @@ def _checked(values: dict[str, Any], lines: Lines, path: Path, overrides: Sequen
         recipe = Recipe(**values, file=path, overrides=tuple(overrides))
     except ValidationError as error:
         raise problem(error, path, lines, values, list(keys())) from error
-    recipe = _on_the_cards(recipe)
-    _check_batch(recipe, lines)
-    _check_early_stop(recipe, lines)
-    ranks, nodes = recipe.parallel.ranks, recipe.parallel.nodes
-    if ranks % nodes:
-        where = place(path, lines, ("parallel", "nodes"))
-        raise Problem("cluster.uneven", where=where, ranks=ranks, nodes=nodes)
+    recipe = on_the_cards(recipe)
+    check_together(recipe, lines)
     return recipe
 
 
@@ -368,36 +363,3 @@ def _is_text(parts: Sequence[str]) -> bool:
         fields = kind.model_fields if isinstance(kind, type) and issubclass(kind, BaseModel) else {}
         kind = fields[part].annotation if part in fields else None
     return kind is str or tuple(parts) in (("model",), ("data",))
-
-
-def _on_the_cards(recipe: Recipe) -> Recipe:
-    """Where the run file does not say how many ranks: one a card, as many as share global_batch evenly."""
-    parallel, train = recipe.parallel, recipe.train
-    if "ranks" in parallel.model_fields_set or parallel.nodes > 1 or recipe.backend == "mindspore":
-        return recipe
-    fit = [n for n in range(1, cards.count() + 1) if train.global_batch % (train.micro_batch * n) == 0]
-    ranks = max(fit, default=1)
-    return recipe.model_copy(update={"parallel": parallel.model_copy(update={"ranks": ranks})})
-
-
-def _check_batch(recipe: Recipe, lines: Lines) -> None:
-    """global_batch must be a multiple of micro_batch x ranks: rounding it would train something else."""
-    train, share = recipe.train, recipe.train.micro_batch * recipe.parallel.ranks
-    if train.global_batch % share:
-        down, up = train.global_batch // share * share, -(-train.global_batch // share) * share
-        raise Problem(
-            "recipe.batch",
-            where=place(recipe.file, lines, ("train", "global_batch")),
-            global_batch=train.global_batch,
-            micro_batch=train.micro_batch,
-            ranks=recipe.parallel.ranks,
-            choices=" / ".join(str(size) for size in (down, up) if size),
-        )
-
-
-def _check_early_stop(recipe: Recipe, lines: Lines) -> None:
-    """Early stopping looks at held-out losses, so there must be some."""
-    lacking = {"train.eval_every": not recipe.train.eval_every, "data.heldout": not recipe.data.heldout}
-    if recipe.train.early_stop and any(lacking.values()):
-        key = next(key for key, lacks in lacking.items() if lacks)
-        raise Problem("recipe.early_stop", where=place(recipe.file, lines, ("train", "early_stop")), key=key)

@@ -22,7 +22,7 @@ LEVELS: list[set[str]] = [
     {"engine", "pipeline"},
     {"train", "data", "weights", "hub", "backends", "plan", "host", "diagnose", "cluster"}
     | {"evaluate", "report", "answer"},
-    {"text", "models", "facts", "recipe", "recipe_fault", "run_yaml", "capabilities"},
+    {"text", "models", "facts", "recipe", "recipe_check", "recipe_fault", "run_yaml", "capabilities"},
     {"ui", "files", "json_file", "memory", "lock", "cards"},
 ]
 

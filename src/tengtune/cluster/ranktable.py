@@ -1,0 +1,218 @@
+"""RANK_TABLE_FILE: which rank sits on which card of which server, for MindSpore's rank-table start-up.
+
+Version 1.0 is written as the reference's hccl_tools.py writes it (JSON, indent 4, all values strings); 1.0
+and 1.2 (super pods) are read and checked. Source of the formats: mindformers r1.0, the HCCL documentation.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+
+from tengtune import files
+from tengtune.host.hccn import Port, is_address
+from tengtune.json_file import read_object
+from tengtune.ui.problems import Problem
+
+RING = 4
+"""Cards 0-3 and 4-7 of a server of the first 910 generation are two rings."""
+RING_COUNTS = (1, 2, 4, 8, 16)
+"""How many of its cards a job may take there."""
+
+
+@dataclass(frozen=True)
+class Device:
+    """A card: its physical number (/dev/davinciN), its port's address (None: not in the table), its rank."""
+
+    card: int
+    address: str | None
+    rank: int
+
+
+@dataclass(frozen=True)
+class Server:
+    """A machine of the table: its address or name, and its cards in the table's order."""
+
+    name: str
+    devices: tuple[Device, ...]
+
+
+@dataclass(frozen=True)
+class Fault:
+    """Something that is wrong with a table (blocking) or may be; code and values of its text."""
+
+    code: str
+    blocking: bool
+    values: Mapping[str, object]
+
+
+Table = Sequence[Server]
+
+
+def make(server: str, ports: Mapping[int, Port]) -> Table:
+    """A table of one server; ranks in the order of `ports`."""
+    devices = (Device(card, port.address, rank) for rank, (card, port) in enumerate(ports.items()))
+    return [Server(server, tuple(devices))]
+
+
+def merge(tables: Sequence[Table]) -> Table:
+    """One table of several; ranks are numbered anew, in the order of the tables."""
+    servers = [server for table in tables for server in table]
+    starts = accumulate((len(server.devices) for server in servers), initial=0)
+    return [
+        Server(s.name, tuple(Device(d.card, d.address, start + i) for i, d in enumerate(s.devices)))
+        for s, start in zip(servers, starts, strict=False)
+    ]
+
+
+def file_name(table: Table) -> str:
+    """The name hccl_tools.py and merge_hccl.py would give it."""
+    if len(table) == 1:
+        (server,) = table
+        cards = "".join(str(device.card) for device in server.devices)
+        return f"hccl_{len(server.devices)}p_{cards}_{server.name}.json"
+    return f"hccl_{len(table)}s_{sum(len(server.devices) for server in table)}p.json"
+
+
+def write(table: Table, path: Path) -> None:
+    """Write the table as version 1.0."""
+    servers = [
+        {
+            "server_id": server.name,
+            "device": [
+                {"device_id": str(d.card), "device_ip": d.address, "rank_id": str(d.rank)}
+                for d in server.devices
+            ],
+            "host_nic_ip": "reserve",
+        }
+        for server in table
+    ]
+    head = {"version": "1.0", "server_count": str(len(table))}
+    files.write_text(path, json.dumps({**head, "server_list": servers, "status": "completed"}, indent=4))
+
+
+def read(path: Path) -> tuple[Table, list[Fault]]:
+    """The table in a file of version 1.0 or 1.2, and what its frame has wrong (counts, status, super pods).
+    Problem where it is no rank table."""
+    found = read_object(path, "ranktable.no_table")
+    version = found.get("version")
+    if version not in ("1.0", "1.2"):
+        raise Problem("ranktable.version", where=path, found=json.dumps(version))
+    listed = _list(found, "server_list", path)
+    table = [_server(server, f"{path}: server_list[{i}]") for i, server in enumerate(listed)]
+    return table, list(_frame(found, table))
+
+
+def _server(entry: dict[str, Any], where: str) -> Server:
+    name = entry.get("server_id")
+    if not isinstance(name, str) or not name:
+        raise Problem("ranktable.no_table", where=where, reason="server_id")
+    devices = _list(entry, "device", where)
+    return Server(name, tuple(_device(each, f"{where}.device[{i}]") for i, each in enumerate(devices)))
+
+
+def _device(entry: dict[str, Any], where: str) -> Device:
+    numbers = []
+    for key in ("device_id", "rank_id"):
+        text = str(entry.get(key))
+        if not (text.isascii() and text.isdecimal()):
+            raise Problem("ranktable.no_table", where=where, reason=key)
+        numbers.append(int(text))
+    address = entry.get("device_ip")
+    if address is not None and not (isinstance(address, str) and is_address(address)):
+        raise Problem("ranktable.bad_address", where=where, text=address)
+    return Device(numbers[0], address, numbers[1])
+
+
+def _list(entry: dict[str, Any], key: str, where: object) -> list[dict[str, Any]]:
+    """The list of objects under a key, not empty."""
+    value = entry.get(key)
+    if not isinstance(value, list) or not value or not all(isinstance(each, dict) for each in value):
+        raise Problem("ranktable.no_table", where=where, reason=key)
+    return value
+
+
+def _frame(found: dict[str, Any], table: Table) -> Iterator[Fault]:
+    count = found.get("server_count")
+    if str(count) != str(len(table)):
+        yield Fault("ranktable.count", True, {"told": count, "found": len(table)})
+    if found.get("status") != "completed":
+        yield Fault("ranktable.status", True, {"status": found.get("status")})
+    if found["version"] == "1.2":
+        yield from _super_pods(found, table)
+
+
+def _super_pods(found: dict[str, Any], table: Table) -> Iterator[Fault]:
+    """Version 1.2: every server lies in one super pod, every card has its number there."""
+    pods = found.get("super_pod_list")
+    listed = [
+        str(server.get("server_id"))
+        for pod in (pods if isinstance(pods, list) else [])
+        for server in (pod.get("server_list") or [] if isinstance(pod, dict) else [])
+        if isinstance(server, dict)
+    ]
+    for server in table:
+        if (times := listed.count(server.name)) != 1:
+            yield Fault("ranktable.super_pod", True, {"server": server.name, "times": times})
+    for entry in found["server_list"]:
+        lacking = [str(d.get("device_id")) for d in entry["device"] if not d.get("super_device_id")]
+        if lacking:
+            values = {"server": entry["server_id"], "cards": ", ".join(lacking)}
+            yield Fault("ranktable.super_device", True, values)
+
+
+def faults(table: Table) -> Iterator[Fault]:
+    """What is wrong with the servers, cards and ranks of a table."""
+    for name, times in Counter(server.name for server in table).items():
+        if times > 1:
+            yield Fault("ranktable.server_twice", True, {"server": name, "times": times})
+    devices = [device for server in table for device in server.devices]
+    for address, times in Counter(d.address for d in devices if d.address).items():
+        if times > 1:
+            yield Fault("ranktable.address_twice", True, {"address": address, "times": times})
+    ranks = sorted(device.rank for device in devices)
+    if ranks != list(range(len(devices))):
+        yield Fault("ranktable.ranks", True, {"count": len(devices), "last": len(devices) - 1})
+    for server in table:
+        yield from _faults_of(server, alone=len(table) == 1)
+
+
+def _faults_of(server: Server, alone: bool) -> Iterator[Fault]:
+    cards, ranks = [d.card for d in server.devices], [d.rank for d in server.devices]
+    name = {"server": server.name}
+    for card, times in Counter(cards).items():
+        if times > 1:
+            yield Fault("ranktable.server_card_twice", True, {**name, "card": card})
+    lacking = [str(d.card) for d in server.devices if d.address is None]
+    if lacking:
+        yield Fault("ranktable.no_address", not alone, {**name, "cards": ", ".join(lacking)})
+    if max(ranks) - min(ranks) >= len(ranks):
+        yield Fault("ranktable.interleaved", True, name)
+    if crosses_rings(cards):
+        yield Fault("ranktable.rings", False, {**name, "cards": ", ".join(map(str, cards))})
+
+
+def crosses_rings(cards: Sequence[int]) -> bool:
+    """Whether a job may not take these cards on a server of the first 910 generation: other numbers than 1,
+    2, 4, 8 (16 on two boards), or 2 or 4 cards out of both rings."""
+    if len(cards) not in RING_COUNTS:
+        return True
+    return len(cards) <= RING and len({card // RING for card in cards}) > 1
+
+
+def network_fault(ports: Mapping[int, Port]) -> Fault | None:
+    """The cards' subnets, where netmasks are known: on a first-generation server cards k and k+4 share one,
+    on later ones all do."""
+    networks = {card: port.network for card, port in ports.items()}
+    if None in networks.values() or len(set(networks.values())) == 1:
+        return None
+    if all(networks[card] == networks.get(card % RING, networks[card]) for card in networks):
+        return None
+    return Fault(
+        "ranktable.networks", False, {"networks": ", ".join(f"{c}: {n}" for c, n in networks.items())}
+    )
