@@ -31,19 +31,25 @@ def as_name(text: str) -> str:
     return os.fsdecode(text.encode("utf-8", "surrogateescape"))
 
 
+def working_names(path: Path) -> tuple[Path, Path]:
+    """What an output is called while it is written, and what it replaces while it goes: removed if there."""
+    return path.with_name(path.name + PARTIAL), path.with_name(path.name + ".old" + PARTIAL)
+
+
 @contextmanager
 def atomic_file(path: Path, mode: str = "wb") -> Iterator[IO[Any]]:
     """Open `<path>.partial` for writing; on success flush it to the disk and rename it to `path`.
 
     On an error nothing is left under either name; operating-system errors become Problems.
     """
-    partial = path.with_name(path.name + PARTIAL)
+    partial, _ = working_names(path)
     with os_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
+        partial.unlink(missing_ok=True)  # a link there would be followed
         try:
             # Names of files that the locale cannot hold go out as the bytes they are (os.fsdecode).
             text: dict[str, Any] = {} if "b" in mode else {"encoding": "utf-8", "errors": "surrogateescape"}
-            with open(partial, mode, **text) as stream:
+            with open(partial, mode.replace("w", "x"), **text) as stream:
                 yield stream
                 stream.flush()
                 os.fsync(stream.fileno())
@@ -66,8 +72,7 @@ def atomic_folder(path: Path) -> Iterator[Path]:
 
     A folder that stands at `path` is moved aside only when the new one is whole, then deleted.
     """
-    partial = path.with_name(path.name + PARTIAL)
-    old = path.with_name(path.name + ".old" + PARTIAL)
+    partial, old = working_names(path)
     with os_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         remove(partial)

@@ -12,6 +12,7 @@ import json
 import os
 import shlex
 import socket
+import stat
 import sys
 import time
 from collections.abc import Iterator
@@ -24,7 +25,10 @@ from tengtune.ui.problems import BUSY, Problem, os_errors
 WAIT_S = 1.0
 """A command that only finds everything up to date holds the lock for less."""
 POLL_S = 0.02
+MAX_COMMAND, MAX_BYTES = 4000, 2**16
+"""Characters of a command that are written down, and what a lock file can have at most."""
 
+_SIGNED = ("pid", "host", "command")
 _TAKEN = (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES)
 _NO_FILE = (errno.EROFS, errno.EACCES, errno.EPERM)
 
@@ -43,8 +47,9 @@ def held(path: Path, console: Console | None = None) -> Iterator[None]:
     """Hold the lock file `path` while the block runs; its folder is made if need be, and goes again if
     nothing was put into it.
 
-    Problem `lock.busy` (exit code 5) when another process holds it and does not free it within WAIT_S. To
-    the console it is said, once, that there are no locks here.
+    Problem `lock.busy` (exit code 5) when another process holds it and does not free it within WAIT_S;
+    `lock.not_ours` when a link, a folder or a file of somebody's has this name, which is then left as it is.
+    To the console it is said, once, that there are no locks here.
     """
     path = path.absolute()
     if path in _held:
@@ -79,6 +84,8 @@ def _take(path: Path, console: Console | None) -> int | None:
                 raise
             continue  # its last holder removed the folder it had made
         except OSError as error:
+            if error.errno in (errno.ELOOP, errno.EISDIR):
+                raise Problem("lock.not_ours", where=path) from error
             if error.errno not in _NO_FILE:
                 with os_errors(path):
                     raise
@@ -96,6 +103,9 @@ def _take(path: Path, console: Console | None) -> int | None:
             time.sleep(POLL_S)
             continue
         if _is_still(path, descriptor):
+            if not _is_ours(descriptor):
+                os.close(descriptor)
+                raise Problem("lock.not_ours", where=path)
             _sign(descriptor)
             return descriptor
         os.close(descriptor)  # its last holder removed the file while we waited for it
@@ -103,7 +113,7 @@ def _take(path: Path, console: Console | None) -> int | None:
 
 def _open(path: Path) -> int:
     path.parent.mkdir(parents=True, exist_ok=True)
-    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
 
 
 def _is_still(path: Path, descriptor: int) -> bool:
@@ -114,10 +124,23 @@ def _is_still(path: Path, descriptor: int) -> bool:
         return False
 
 
+def _is_ours(descriptor: int) -> bool:
+    """Whether the file is empty, or says what a killed holder wrote into it."""
+    info = os.fstat(descriptor)
+    if not stat.S_ISREG(info.st_mode) or info.st_size > MAX_BYTES:
+        return False
+    content = os.pread(descriptor, MAX_BYTES, 0)
+    try:
+        holder = json.loads(content or b"null")
+    except (ValueError, RecursionError):
+        return False
+    return not content or (isinstance(holder, dict) and holder.keys() == set(_SIGNED))
+
+
 def _sign(descriptor: int) -> None:
     """Write down who holds the lock; on a full disk it holds without."""
-    command = shlex.join(["tengtune", *sys.argv[1:]])
-    holder = {"pid": os.getpid(), "host": socket.gethostname(), "command": command}
+    command = shlex.join(["tengtune", *sys.argv[1:]])[:MAX_COMMAND]
+    holder = dict(zip(_SIGNED, (os.getpid(), socket.gethostname(), command), strict=True))
     with suppress(OSError):
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, json.dumps(holder).encode(), 0)
@@ -126,9 +149,9 @@ def _sign(descriptor: int) -> None:
 def _busy(path: Path) -> Problem:
     try:
         holder = json.loads(path.read_text(encoding="utf-8"))
-        values = {key: holder[key] for key in ("pid", "host", "command")}
+        values = {key: holder[key] for key in _SIGNED}
     except (OSError, ValueError, KeyError, TypeError):  # freed, or not signed yet
-        values = dict.fromkeys(("pid", "host", "command"), "?")
+        values = dict.fromkeys(_SIGNED, "?")
     return Problem("lock.busy", where=path, exit_code=BUSY, **values)
 
 

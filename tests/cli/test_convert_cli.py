@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -18,6 +19,7 @@ from tests.tiny import tiny_model
 from tengtune.cli.convert import command as convert_command
 from tengtune.cli.weights import command as weights_command
 from tengtune.ui.problems import Problem
+from tengtune.weights.adapter import write_adapter
 
 
 def tengtune(*arguments: object, lang: str = "en") -> subprocess.CompletedProcess[str]:
@@ -215,3 +217,44 @@ def test_of_a_run_the_merged_model_is_converted(tmp_path: Path) -> None:
     assert json.loads((folder / "convert.json").read_text())["figures"]["layout"] == "mindformers"
     again = tengtune("convert", tmp_path / "run.yaml")
     assert "up to date" in again.stderr
+
+
+@pytest.mark.parametrize("name", ["out.partial", "out.old.partial", "out.lock"])
+@pytest.mark.parametrize("kind", ["model", "adapter", "config", "linked"])
+def test_no_input_goes_where_the_output_is_made(tmp_path: Path, model: Path, name: str, kind: str) -> None:
+    """The names that a conversion uses on its way may be those of its input, or lead to it."""
+    place, given = tmp_path / name, [tmp_path / name]
+    if kind == "adapter":
+        linear = "model.layers.1.mlp.up_proj"
+        shapes = {"A": (2, 64), "B": (96, 2)}
+        tensors = {f"{linear}.lora_{n}.weight": np.ones(s, "f4") for n, s in shapes.items()}
+        write_adapter(place, tensors, rank=2, alpha=1, targets=["up_proj"], base="x")
+    else:
+        shutil.copytree(model, place)
+    if kind == "config":
+        given = [model, "--config", place]
+    if kind == "linked":
+        given = [tmp_path / "hub"]
+        given[0].mkdir()
+        for file in place.iterdir():
+            (given[0] / file.name).symlink_to(file)
+    before = {file.name: file.read_bytes() for file in place.iterdir()}
+    with pytest.raises(Problem) as caught:
+        in_process(convert_command, given[0], tmp_path / "out", *given[1:], "--to", "mindspore", "-q")
+    assert (caught.value.code, caught.value.where) == ("convert.out_is_input", str(place))
+    assert {file.name: file.read_bytes() for file in place.iterdir()} == before
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("out", [".", "..", "new/..", "here"])
+def test_the_folder_one_is_in_is_no_output(
+    tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch, out: str
+) -> None:
+    here = tmp_path / "around" / "here"
+    here.mkdir(parents=True)
+    monkeypatch.chdir(here)
+    with pytest.raises(Problem) as caught:
+        in_process(convert_command, model, here if out == "here" else out, "--to", "hf", "-q")
+    assert caught.value.code == ("convert.out_exists" if out == ".." else "io.here")
+    assert os.listdir(tmp_path / "around") == ["here"]
+    assert os.listdir(here) == []

@@ -11,11 +11,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from safetensors.numpy import save_file
 from tests.tiny import tiny_model
 
 from tengtune.cli.convert import command as convert
+from tengtune.cli.merge import command as merge_command
 from tengtune.ui.problems import Problem
 from tengtune.weights.adapter import write_adapter
+from tengtune.weights.layout import Layout
+from tengtune.weights.strategy import Strategy, write_strategy
 
 
 def tengtune(*arguments: object, lang: str = "en") -> subprocess.CompletedProcess[str]:
@@ -137,3 +141,43 @@ def test_an_adapter_is_one_file(tmp_path: Path, folders: list[object]) -> None:
     assert isinstance(done.exception, Problem)
     assert done.exception.code == "convert.one_file"
     assert not (tmp_path / "ms").exists()
+
+
+@pytest.mark.parametrize("name", ["out.partial", "out.old.partial", "out.lock"])
+@pytest.mark.parametrize("option", ["--base", "--adapter", "--shards", "--split", "--strategy"])
+def test_no_input_goes_where_the_output_is_made(
+    tmp_path: Path, folders: list[object], name: str, option: str
+) -> None:
+    """The names that a merge uses on its way may be those of its input."""
+    ways: dict[str, list[object]] = {
+        "--base": folders[2:],
+        "--adapter": [*folders[:2], *folders[4:]],
+        "--shards": folders[4:],
+        "--split": [*folders[4:], "--ranks", 2],
+        "--strategy": [*folders[4:], "--split", tmp_path / "base"],
+    }
+    place = tmp_path / name
+    (tmp_path / ("a" if option == "--adapter" else "base")).rename(place)
+    (tmp_path / "base").mkdir(exist_ok=True)
+    before = {file.name: file.read_bytes() for file in place.iterdir()}
+    done = CliRunner().invoke(merge_command, [*map(str, ways[option]), option, str(place), "-q"])
+    assert isinstance(done.exception, Problem)
+    assert (done.exception.code, done.exception.where) == ("merge.out_is_input", str(place))
+    assert {file.name: file.read_bytes() for file in place.iterdir()} == before
+    assert not (tmp_path / "out").exists()
+
+
+def test_ranks_that_are_linked_from_where_the_output_is_made_stay(tmp_path: Path) -> None:
+    """A file of a rank may be a link, here to where the joined model is made."""
+    (tmp_path / "out.partial").mkdir()
+    for rank in (0, 1):
+        file = tmp_path / "out.partial" / f"{rank}.safetensors"
+        save_file({"w": np.full((2, 3), rank, "f4")}, file)
+        (tmp_path / f"ranks/rank_{rank}").mkdir(parents=True)
+        (tmp_path / f"ranks/rank_{rank}/a.safetensors").symlink_to(file)
+    write_strategy(Strategy(({"w": Layout((2,), ((0,), ()))},), 2), tmp_path / "ranks/strategy")
+    arguments = ["--shards", str(tmp_path / "ranks"), "--out", str(tmp_path / "out"), "-q"]
+    done = CliRunner().invoke(merge_command, arguments)
+    assert isinstance(done.exception, Problem)
+    assert done.exception.code == "merge.out_is_input"
+    assert sorted(os.listdir(tmp_path / "out.partial")) == ["0.safetensors", "1.safetensors"]

@@ -81,3 +81,11 @@ def test_a_name_is_the_utf8_of_its_bytes_in_any_locale(
     raw = "数据 é.json".encode()
     assert files.as_text(raw.decode(encoding, "surrogateescape")) == "数据 é.json"
     assert files.as_name("数据 é.json").encode(encoding, "surrogateescape") == raw
+
+
+def test_a_link_in_the_place_of_the_unfinished_file_is_not_followed(tmp_path: Path) -> None:
+    victim, target = tmp_path / "victim", tmp_path / "a.txt"
+    victim.write_text("precious")
+    (tmp_path / "a.txt.partial").symlink_to(victim)
+    files.write_text(target, "x")
+    assert (victim.read_text(), target.read_text()) == ("precious", "x")

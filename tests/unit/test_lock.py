@@ -9,7 +9,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -153,3 +153,47 @@ def test_a_folder_made_for_the_lock_goes_with_it_unless_it_is_used(tmp_path: Pat
     with lock.held(path):
         (tmp_path / "new" / "kept").write_text("x")
     assert os.listdir(tmp_path / "new") == ["kept"]
+
+
+@pytest.mark.parametrize(
+    "content", [b"my notes", b"{}", b"[1]", b'{"pid": 1, "host": "a", "command": "b", "x": 1}']
+)
+def test_a_file_of_somebody_s_is_left_as_it_is(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "a.lock"
+    path.write_bytes(content)
+    with pytest.raises(Problem, match=r"lock\.not_ours"), lock.held(path):
+        pass
+    assert path.read_bytes() == content
+
+
+@pytest.mark.parametrize("content", [None, b"precious", b""])
+def test_a_link_is_not_followed(tmp_path: Path, content: bytes | None) -> None:
+    path, victim = tmp_path / "a.lock", tmp_path / "victim"
+    if content is not None:
+        victim.write_bytes(content)
+    path.symlink_to(victim)
+    with pytest.raises(Problem, match=r"lock\.not_ours"), lock.held(path):
+        pass
+    assert path.is_symlink()
+    assert (victim.read_bytes() if victim.exists() else None) == content
+
+
+@pytest.mark.parametrize("make", [Path.mkdir, os.mkfifo])
+def test_what_is_no_file_is_no_lock(tmp_path: Path, make: Callable[[Path], None]) -> None:
+    make(tmp_path / "a.lock")
+    with pytest.raises(Problem, match=r"lock\.not_ours"), lock.held(tmp_path / "a.lock"):
+        pass
+    assert os.listdir(tmp_path) == ["a.lock"]
+
+
+def test_a_holder_with_a_long_command_is_ours_when_it_was_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "a.lock"
+    monkeypatch.setattr(sys, "argv", ["tengtune", "模" * 100_000])
+    with lock.held(path):
+        left = path.read_bytes()
+    path.write_bytes(left)
+    with lock.held(path):
+        pass
+    assert os.listdir(tmp_path) == []

@@ -76,7 +76,10 @@ def command(
     _check_empty(dst)
     from tengtune.steps import convert
     from tengtune.weights.convert_adapter import AdapterConversion
+    from tengtune.weights.output import refuse_here, refuse_input
 
+    refuse_here(dst)
+    refuse_input("convert.out_is_input", dst, *filter(None, (run, config)))
     kind = SHORT.get(dtype or "", dtype)
     job = convert.open_job(
         run, to, layout=layout, dtype=kind, config=config, part=part, alpha=lora_alpha, trust=trust

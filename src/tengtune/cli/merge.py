@@ -69,7 +69,10 @@ def command(
     if shard_size and "shards" in given and out.suffix in (".ckpt", ".safetensors"):
         raise Problem("convert.one_file", where=out)
     from tengtune.steps import merge
+    from tengtune.weights.output import refuse_here, refuse_input
 
+    refuse_here(out)
+    refuse_input("merge.out_is_input", out, *filter(None, (base, adapter, shards, strategy, split)))
     with held(beside(out), console):
         if out.exists() and not (out.is_dir() and not any(out.iterdir())):
             raise Problem("merge.out_exists", where=out)

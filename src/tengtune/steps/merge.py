@@ -16,6 +16,7 @@ from tengtune.ui.console import Console
 from tengtune.ui.lists import first_few, size
 from tengtune.weights.found import open_all
 from tengtune.weights.merge import open_merge, place_full, write_merge
+from tengtune.weights.output import refuse_input
 from tengtune.weights.rank_part import refuse_part
 from tengtune.weights.safetensors_io import SHARD_BYTES, Advance
 from tengtune.weights.shard import (
@@ -95,6 +96,7 @@ def merge_shards(
     out: a .ckpt or .safetensors file, or else a folder of safetensors. See weights/shard.py for the Problems.
     """
     whole = open_shards(shards, strategy, compare=compare)
+    refuse_input("merge.out_is_input", out, shards, *whole.strategy.files, *whole.save.files.values())
     for code, values in whole.notes:
         console.warn(code, **values)
     console.say(
@@ -132,6 +134,7 @@ def split_whole(
     model was found in.
     """
     kind, files, source = open_all(whole)
+    refuse_input("merge.out_is_input", out, whole, *files, *([strategy] if strategy else []))
     refuse_part(whole, files[0], source)
     if (signs := layouts.detect(source)) is not None and signs[1] == layouts.HF:
         console.warn("merge.split_hf")

@@ -23,6 +23,7 @@ from tengtune.weights.companions import companions, copy_companions, write_bpe_f
 from tengtune.weights.compare import same_samples
 from tengtune.weights.found import CKPT, Found, open_found
 from tengtune.weights.mindformers_yaml import YAML, model_section
+from tengtune.weights.output import refuse_input
 from tengtune.weights.record import Record, read_record, write_record
 from tengtune.weights.safetensors_io import SHARD_BYTES, Advance
 from tengtune.weights.shard import Note
@@ -135,7 +136,7 @@ def write_conversion(
     Then the structure is read back, and of every tensor its beginning, middle and end, which must be the
     input's. Raises Problem: no space (before anything is written).
     """
-    refuse_input(out, job.found.path, job.base)
+    refuse_input("convert.out_is_input", out, job.found.path, job.base)
     check_space(out, job.nbytes + sum(path.stat().st_size for path in companions(job.base)))
     with files.atomic_folder(out) as folder:
         write_weights(folder, job.streams(), job.to, shard_bytes, advance)
@@ -161,13 +162,6 @@ def write_weights(
     else:
         index = MINDSPORE_INDEX if to == MINDSPORE_SAFETENSORS else safetensors_io.INDEX
         safetensors_io.write_folder(folder, streams, shard_bytes, advance, index)
-
-
-def refuse_input(out: Path, *inputs: Path) -> None:
-    """The output folder is made anew: an input in it would be gone before it is read."""
-    for folder in inputs:
-        if out.resolve() in (folder.resolve(), *folder.resolve().parents):
-            raise Problem("convert.out_is_input", where=out, input=folder)
 
 
 def check_space(out: Path, need: int) -> None:

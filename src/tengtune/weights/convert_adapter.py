@@ -26,9 +26,10 @@ from tengtune.ui.problems import FAILED_RUN, Problem
 from tengtune.weights import ckpt_io, safetensors_io
 from tengtune.weights.adapter import CONFIG, WEIGHTS, plain, read_adapter, write_adapter
 from tengtune.weights.cast import DTYPES, to_dtype
-from tengtune.weights.convert import CKPT_FILE, HUGGING_FACE, check_space, refuse_input
+from tengtune.weights.convert import CKPT_FILE, HUGGING_FACE, check_space
 from tengtune.weights.found import ADAPTER_CKPT, Found, open_found
 from tengtune.weights.mindformers_yaml import YAML
+from tengtune.weights.output import refuse_input
 from tengtune.weights.pairs import own_block
 from tengtune.weights.record import Record, write_record
 from tengtune.weights.stream import Array, is_float, non_finite, same_bits, stream
@@ -145,7 +146,7 @@ def _known(found: Found, rank: int, given: float | None) -> tuple[dict[str, Any]
 
 def write_adapter_conversion(job: AdapterConversion, out: Path) -> None:
     """Write the adapter to `out` atomically and read it back. Raises Problem as write_conversion."""
-    refuse_input(out, job.found.path)
+    refuse_input("convert.out_is_input", out, job.found.path)
     check_space(out, job.nbytes)
     if job.to == HUGGING_FACE:
         _write_peft(job, out)

@@ -24,6 +24,7 @@ from tengtune.ui.problems import FAILED_RUN, UNFIT_MACHINE, Problem
 from tengtune.weights.adapter import Adapter, read_adapter
 from tengtune.weights.cast import saturate
 from tengtune.weights.companions import companions, copy_companions
+from tengtune.weights.output import refuse_input
 from tengtune.weights.pairs import Pair
 from tengtune.weights.safetensors_io import INDEX, SHARD_BYTES, Advance, write_folder
 from tengtune.weights.source import open_source, weight_files
@@ -78,7 +79,7 @@ def write_merge(
     `out` is replaced if it exists. The result is read back: names, shapes, and that all changed tensors
     are finite. Raises Problem: no space (before anything is written), NaN or infinite values.
     """
-    _refuse_input(out, merge.base, merge.folder)
+    refuse_input("merge.out_is_input", out, merge.base, merge.folder)
     # What a killed merge left would count as used space.
     files.remove(out.with_name(out.name + files.PARTIAL))
     need = merge.nbytes + sum(path.stat().st_size for path in companions(merge.base)) + 2**20
@@ -97,7 +98,7 @@ def place_full(base: Path, full: Path, out: Path) -> bool:
     Weights are hard links where the file system has them, otherwise copies; True for links. All tensors
     are read and checked. Raises Problem as write_merge.
     """
-    _refuse_input(out, base, full)
+    refuse_input("merge.out_is_input", out, base, full)
     paths, weight_map = weight_files(full)
     linked = True
     with files.atomic_folder(out) as folder:
@@ -107,13 +108,6 @@ def place_full(base: Path, full: Path, out: Path) -> bool:
         spec = specs.from_folder(folder)
         _verify(folder, spec, [name for name, _ in spec.tensors()], out)
     return linked
-
-
-def _refuse_input(out: Path, *inputs: Path) -> None:
-    """The output folder is replaced as a whole; an input in it would be gone before it is read."""
-    for folder in inputs:
-        if out.resolve() in (folder.resolve(), *folder.resolve().parents):
-            raise Problem("merge.out_is_input", where=out, input=folder)
 
 
 def _misfits(merge: Merge) -> Iterator[str]:
