@@ -21,11 +21,12 @@ from safetensors.torch import load_file
 from tests.deepspeed_lab import write_zero
 from tests.qwen1 import to_qwen1
 from tests.tiny import tiny_model
+from torch.distributed.checkpoint.metadata import ChunkStorageMetadata, MetadataIndex
 
 from tengtune.steps.convert import convert, open_job
 from tengtune.ui.console import Console
 from tengtune.ui.problems import Problem
-from tengtune.weights.distributed import Chunks
+from tengtune.weights.distributed import Chunks, open_checkpoint
 
 Weights = dict[str, torch.Tensor]
 
@@ -261,6 +262,58 @@ def test_without_torch_the_reason_is_said(
     folder = save(tmp_path / "dcp", dict(weights))
     monkeypatch.setitem(sys.modules, "torch", None)
     assert problem("convert.no_torch", folder, config=model).exit_code == 3
+
+
+PARTS = [
+    ("there twice", [((0, 0), (2, 4)), ((0, 0), (2, 4))], False),
+    ("overlapping", [((0, 0), (3, 4)), ((1, 0), (1, 4))], False),
+    (
+        "overlapping in a corner",
+        [((0, 0), (3, 3)), ((2, 2), (2, 2)), ((3, 0), (1, 2)), ((0, 3), (1, 1))],
+        False,
+    ),
+    ("a part too many", [((0, 0), (2, 4)), ((2, 0), (2, 4)), ((0, 0), (1, 4))], False),
+    ("a part too few", [((0, 0), (2, 4))], False),
+    (
+        "both axes and an empty one",
+        [((0, 0), (4, 3)), ((0, 3), (2, 1)), ((2, 3), (2, 1)), ((2, 0), (0, 4))],
+        True,
+    ),
+]
+
+
+@pytest.mark.parametrize(("parts", "whole"), [p[1:] for p in PARTS], ids=[p[0] for p in PARTS])
+def test_parts_must_fill_the_tensor(tmp_path: Path, parts: list[Any], whole: bool) -> None:
+    """Where none reaches, unused memory would be written."""
+    name, values = "model.norm.weight", torch.arange(16.0).reshape(4, 4)
+    cut = {
+        f"part.{number}": values[row : row + height, column : column + width].clone()
+        for number, ((row, column), (height, width)) in enumerate(parts)
+    }
+    folder = save(tmp_path / "dcp", {name: values, **cut})
+    metadata = pickle.loads((folder / ".metadata").read_bytes())
+    places = {index.fqn: info for index, info in metadata.storage_data.items()}
+    entry = metadata.state_dict_metadata[name]
+    entry.chunks = [ChunkStorageMetadata(torch.Size(o), torch.Size(size)) for o, size in parts]
+    metadata.state_dict_metadata = {name: entry}
+    metadata.storage_data = {
+        MetadataIndex(name, torch.Size(offset)): places[f"part.{number}"]
+        for number, (offset, _) in enumerate(parts)
+    }
+    (folder / ".metadata").write_bytes(pickle.dumps(metadata))
+    if whole:
+        _, tensors = open_checkpoint(folder)
+        assert np.array_equal(tensors[name][:], values.numpy())
+        return
+    with pytest.raises(Problem, match=r"convert\.dist_holes"):
+        open_checkpoint(folder)
+
+
+def test_two_tensors_of_one_name(tmp_path: Path, model: Path, weights: Weights) -> None:
+    """With and without what torch.compile puts into it."""
+    again = {"model.layers.0._orig_mod.mlp.up_proj.weight": torch.zeros(50, 64)}
+    folder = save(tmp_path / "dcp", {**weights, **again})
+    assert "_orig_mod" in str(problem("convert.same_name", folder, config=model))
 
 
 def test_names_and_sizes_are_shown(tmp_path: Path, weights: Weights) -> None:

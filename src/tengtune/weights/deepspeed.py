@@ -59,7 +59,7 @@ def open_checkpoint(folder: Path) -> tuple[list[Path], dict[str, Rows]]:
                 tensors[name] = tensors[same]
     except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
         raise Problem("convert.bad_pickle", where=folder, reason=repr(error)[:200]) from error
-    return [*models, *optimizers], model_names(tensors)
+    return [*models, *optimizers], model_names(tensors, folder)
 
 
 def _files(folder: Path, pattern: re.Pattern[str]) -> list[Path]:

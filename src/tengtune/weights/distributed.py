@@ -68,13 +68,13 @@ def open_checkpoint(folder: Path) -> tuple[list[Path], dict[str, Rows]]:
     for name, (shape, offsets) in wanted.items():
         infos = [(offset, places[name, offset]) for offset in offsets]
         chunks = [(offset, parts[info.relative_path][info.offset]) for offset, info in infos]
-        if chunks and sum(part.size for _, part in chunks) == prod(shape) and _inside(shape, chunks):
+        if chunks and _inside(shape, chunks) and _tile(shape, chunks):
             result[name] = Chunks(shape, chunks) if shape else chunks[0][1]
         else:
             holes.append(name)
     if holes:
         raise Problem("convert.dist_holes", where=folder, names=first_few(holes))
-    return [folder / name for name in sorted(files)], model_names(result)
+    return [folder / name for name in sorted(files)], model_names(result, folder)
 
 
 def _tensors(metadata: Any) -> dict[str, tuple[tuple[int, ...], list[tuple[int, ...]]]]:
@@ -95,9 +95,29 @@ def _inside(shape: tuple[int, ...], chunks: list[tuple[tuple[int, ...], Array]])
     )
 
 
-def model_names(tensors: Mapping[str, Rows]) -> dict[str, Rows]:
-    """A training's tensors by the names in the model: without what wraps it, without the optimizer's."""
-    plain = {_WRAPPERS.sub("", name): rows for name, rows in tensors.items()}
+def _tile(shape: tuple[int, ...], chunks: list[tuple[tuple[int, ...], Array]]) -> bool:
+    """Whether parts that lie within the tensor fill it, every value once."""
+    if sum(part.size for _, part in chunks) != prod(shape):
+        return False
+    begins = np.array([offset for offset, part in chunks if part.size], np.int64)
+    ends = begins + np.array([part.shape for _, part in chunks if part.size], np.int64).reshape(begins.shape)
+    overlaps = (
+        (np.maximum(begins[n], begins[n + 1 :]) < np.minimum(ends[n], ends[n + 1 :])).all(axis=1).any()
+        for n in range(len(begins) - 1)
+    )
+    return not any(overlaps)
+
+
+def model_names(tensors: Mapping[str, Rows], where: Path) -> dict[str, Rows]:
+    """A training's tensors by the names in the model: without what wraps it, without the optimizer's. Problem
+    where two of them then have one name."""
+    plain: dict[str, Rows] = {}
+    stored: dict[str, str] = {}
+    for name, rows in tensors.items():
+        own = _WRAPPERS.sub("", name)
+        if own in plain:
+            raise Problem("convert.same_name", where=where, name=own, names=f"{stored[own]}\n{name}")
+        plain[own], stored[own] = rows, name
     prefix = next((match[1] for name in plain if (match := _EMBEDDING.fullmatch(name))), "")
     inner = {name[len(prefix) :]: rows for name, rows in plain.items() if name.startswith(prefix)}
     return {name: rows for name, rows in inner.items() if _OWN.match(name)}
