@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from pathlib import Path
 from typing import Any
@@ -273,6 +274,18 @@ def test_dtypes(tmp_path: Path, peft: Path) -> None:
     assert np.array_equal(
         found["transformer.layers.0.feed_forward.w1.mindpet_delta_lora_a"][:], old.astype(np.float16)
     )
+
+
+def test_values_beyond_a_dtype_are_told(tmp_path: Path, peft: Path) -> None:
+    name = "base_model.model.transformer.h.0.mlp.w1.lora_A.weight"
+    tensors = peft_tensors(peft)
+    tensors[name][0, :2] = 1e5, -1e5
+    save_file(tensors, peft / "adapter_model.safetensors")
+    console = Console("normal", io.StringIO(), io.StringIO())
+    figures = convert(open_job(peft, "hf", dtype="float16"), tmp_path / "out", console)
+    assert figures["saturated"] == ["model.layers.0.mlp.up_proj.lora_A.weight"]
+    assert "float16 holds at most 65504" in console.err.getvalue()  # type: ignore[attr-defined]
+    assert peft_tensors(tmp_path / "out")[name][0, :2].tolist() == [65504, -65504]
 
 
 def test_a_checkpoint_of_lora_training_gives_the_model_the_adapter_and_the_merge(tmp_path: Path) -> None:

@@ -171,6 +171,18 @@ def test_float16_saturates_and_names_the_tensor(tmp_path: Path) -> None:
     assert np.all(merged == -65504)
 
 
+def test_a_tensor_trained_as_a_whole_saturates_too(tmp_path: Path) -> None:
+    base = tiny_model(tmp_path / "base", dtype="float16")
+    norm = "model.layers.1.post_attention_layernorm.weight"
+    other = norm.replace(".1.", ".0.")
+    whole = {norm: np.full(64, 1e5, "f4"), other: np.ones(64, "f4")}
+    write_adapter(tmp_path / "a", whole, rank=1, alpha=1, targets=["x"], base="x")
+    job = open_merge(base, tmp_path / "a")
+    write_merge(job, tmp_path / "out")
+    assert job.saturated == [norm]
+    assert np.all(load_file(tmp_path / "out" / "model.safetensors")[norm] == 65504)
+
+
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 def test_values_that_are_not_finite_leave_no_model(tmp_path: Path, dtype: str, value: float) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 from tengtune.engine import Result
 from tengtune.models import layouts
 from tengtune.recipe import Recipe
+from tengtune.steps.convert import warn_saturated
 from tengtune.ui import language
 from tengtune.ui.console import Console
 from tengtune.ui.lists import first_few, size
@@ -66,8 +67,11 @@ def merge_adapter(
     start = time.monotonic()
     with _progress(console, merge.nbytes) as advance:
         write_merge(merge, out, shard_bytes, advance)
-    if merge.saturated:
-        console.warn("merge.saturated", tensors=", ".join(merge.saturated))
+    by_dtype: dict[str, list[str]] = {}
+    for name in merge.saturated:
+        by_dtype.setdefault(merge.source[name].dtype.name, []).append(name)
+    for dtype, tensors in by_dtype.items():
+        warn_saturated(console, "merge", dtype, tensors)
     if merge.spoilt:
         console.warn("merge.spoilt", tensors=first_few(merge.spoilt, ", "))
     console.say("merge.done", folder=out)

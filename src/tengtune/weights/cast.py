@@ -1,4 +1,4 @@
-"""Casts between float32, float16 and bfloat16: to the nearest value, to the even one of two equally near.
+"""Casts to float32, float16 and bfloat16: to the nearest value, to the even one of two equally near.
 
 NumPy's own cast to float16 takes 50 times as long for values that become subnormal as for others, its cast
 from float16 10 times; a tensor may be full of them. Both ways here take the same time for all.
@@ -23,8 +23,12 @@ DTYPES: dict[str, np.dtype[Any]] = {
     "float16": np.dtype("<f2"),
     "bfloat16": np.dtype(ml_dtypes.bfloat16),
 }
-FLOAT16_MAX, BEYOND_FLOAT16 = 65504.0, 65520.0
-"""float16's largest value, and the least that would be rounded to infinity."""
+LIMITS: dict[str, tuple[float, float]] = {
+    "float16": (65504.0, 65520.0),
+    "bfloat16": ((2 - 2.0**-7) * 2.0**127, (2 - 2.0**-8) * 2.0**127),
+    "float32": ((2 - 2.0**-23) * 2.0**127, (2 - 2.0**-24) * 2.0**127),
+}
+"""The largest value of a dtype, and the least that would be rounded to infinity."""
 
 WORKERS = min(4, os.cpu_count() or 1)
 """Threads of a cast; each has a piece and the few times its size that casting takes."""
@@ -34,8 +38,8 @@ _NORMAL, _STEP = 2.0**-14, 2.0**-24
 
 
 def cast(name: str, rows: Rows, dtype: np.dtype[Any] | None, saturated: list[str]) -> TensorStream:
-    """A tensor as a stream of `dtype` (None: of its own). Finite values beyond float16 become its largest, as
-    an infinity would make every answer NaN; then `name` is put on `saturated` while it streams."""
+    """A tensor as a stream of `dtype` (None: of its own). Finite values beyond it become its largest, as an
+    infinity would make every answer NaN; then `name` is put on `saturated` while it streams."""
     if dtype is None or dtype == rows.dtype:
         return stream(name, rows)
 
@@ -67,16 +71,31 @@ def _ahead(
 
 
 def to_dtype(values: Array, dtype: np.dtype[Any]) -> tuple[Array, bool]:
-    """The values in one of DTYPES, and whether there were finite ones that it cannot hold (float16 only)."""
+    """The values in a float dtype, and whether there were finite ones that it cannot hold, which become its
+    largest."""
     if values.dtype == dtype:
         return values, False
     if values.dtype == np.float16:
         return _every_float16()[values.view(np.uint16)].astype(dtype, copy=False), False
-    if dtype != np.float16:
+    if dtype.itemsize > values.dtype.itemsize:  # it holds all of them
         return values.astype(dtype), False
     wide = values.astype(np.promote_types(values.dtype, np.float32))
-    beyond = saturate(wide)
-    return _to_float16(wide), beyond
+    beyond = saturate(wide, dtype)
+    if dtype == np.float16:
+        return _to_float16(wide), beyond
+    if wide.dtype == np.float64 and dtype == DTYPES["bfloat16"]:
+        wide = _to_odd(wide)  # its own cast goes by way of float32, and would round twice
+    return wide.astype(dtype), beyond
+
+
+def _to_odd(values: Array) -> Array:
+    """float64 values in float32, those between two of its values as the one whose last bit is set: rounded
+    once more to a dtype of fewer bits, they become what the exact value is nearest to."""
+    near = values.astype(np.float32)
+    back, bits = near.astype(np.float64), near.view(np.uint32)
+    bits -= np.abs(back) > np.abs(values)
+    bits |= (back < values) | (back > values)
+    return near
 
 
 @cache
@@ -98,10 +117,14 @@ def _to_float16(values: Array) -> Array:
     return result
 
 
-def saturate(values: Array) -> bool:
-    """Bring finite values into float16's range, in place; whether there were any beyond it."""
-    if not max(np.fmax.reduce(values, axis=None), -np.fmin.reduce(values, axis=None)) >= BEYOND_FLOAT16:
+def saturate(values: Array, dtype: np.dtype[Any]) -> bool:
+    """Bring finite values, in float32 or float64, into the range of one of DTYPES, in place; whether there
+    were any beyond it."""
+    largest, beyond = LIMITS[dtype.name]
+    if not values.size:
         return False
-    outside = np.isfinite(values) & (np.abs(values) >= BEYOND_FLOAT16)
-    values[outside] = np.copysign(FLOAT16_MAX, values[outside])
+    if not max(np.fmax.reduce(values, axis=None), -np.fmin.reduce(values, axis=None)) >= beyond:
+        return False
+    outside = np.isfinite(values) & (np.abs(values) >= beyond)
+    values[outside] = np.copysign(values.dtype.type(largest), values[outside])
     return bool(outside.any())

@@ -9,7 +9,7 @@ strong. Qwen1's c_attn is wq, wk, wv there, see weights/pairs.py.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +39,8 @@ Tensors = dict[str, Array]
 
 @dataclass(frozen=True)
 class AdapterConversion:
-    """An adapter that was read, by canonical name, and is not yet written. config: PEFT's, where known."""
+    """An adapter that was read, by canonical name, and is not yet written. config: PEFT's, where known; dtype
+    None keeps each tensor's own; saturated: see weights/cast.py."""
 
     found: Found
     family: Family
@@ -49,6 +50,8 @@ class AdapterConversion:
     config: dict[str, Any] | None
     to: str
     layout: str
+    dtype: str | None = None
+    saturated: list[str] = field(default_factory=list)
 
     @property
     def nbytes(self) -> int:
@@ -82,10 +85,13 @@ def open_adapter(
         config, known = _known(found, rank, alpha)
     if alpha not in (None, known):
         raise Problem("convert.other_alpha", where=found.path, given=f"{alpha:g}", known=f"{known:g}")
+    saturated = list[str]()
     if dtype is not None:
-        tensors = {name: to_dtype(array, DTYPES[dtype])[0] for name, array in tensors.items()}
+        for name, array in tensors.items():
+            tensors[name], beyond = to_dtype(array, DTYPES[dtype])
+            saturated += [name] if beyond else []
     target = HF if to == HUGGING_FACE else layout or MINDFORMERS
-    return AdapterConversion(found, found.family, tensors, rank, known, config, to, target)
+    return AdapterConversion(found, found.family, tensors, rank, known, config, to, target, dtype, saturated)
 
 
 def _from_peft(folder: Path, family: Family) -> tuple[Tensors, int, float]:

@@ -1,7 +1,7 @@
 """Merging: base + LoRA adapter -> a Hugging Face folder, tensor by tensor at constant memory.
 
 W + scale x B A is computed in float32 (float64 for a float64 base) and rounded once to the base's dtype,
-to nearest even.
+to nearest even. Finite values beyond that dtype become its largest.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tengtune.ui import language
 from tengtune.ui.lists import first_few, size
 from tengtune.ui.problems import FAILED_RUN, UNFIT_MACHINE, Problem
 from tengtune.weights.adapter import Adapter, read_adapter
-from tengtune.weights.cast import saturate
+from tengtune.weights.cast import cast, to_dtype
 from tengtune.weights.companions import companions, copy_companions
 from tengtune.weights.output import refuse_input
 from tengtune.weights.pairs import Pair
@@ -36,8 +36,8 @@ from tengtune.weights.stream import Array, TensorStream, blocks, non_finite, str
 class Merge:
     """A merge that was checked and is not yet written.
 
-    base, folder: where model and adapter lie. Once written: saturated, tensors that float16 was too small
-    for; spoilt, those that came with NaN or infinite values from the base, unchanged.
+    base, folder: where model and adapter lie. Once written: saturated, tensors that the base's dtype was too
+    small for; spoilt, those that came with NaN or infinite values from the base, unchanged.
     """
 
     base: Path
@@ -150,9 +150,9 @@ def _tensors(merge: Merge) -> Iterator[TensorStream]:
         if name in pairs:
             yield _merged(name, value, base.dtype, pairs[name], merge.saturated)
         elif name in merge.adapter.whole:
-            yield stream(name, value, base.dtype)
+            yield cast(name, value, base.dtype, merge.saturated)
         else:
-            yield _watched(stream(name, value, base.dtype), merge.spoilt)
+            yield _watched(stream(name, base), merge.spoilt)
 
 
 def _watched(tensor: TensorStream, spoilt: list[str]) -> TensorStream:
@@ -179,9 +179,10 @@ def _merged(
             block = pair.b[rows].astype(wide) @ a
             block *= pair.scale
             block += base[rows]
-            if dtype == np.float16 and saturate(block) and name not in saturated:
+            merged, beyond = to_dtype(block, dtype)
+            if beyond and name not in saturated:
                 saturated.append(name)
-            yield block.astype(dtype)
+            yield merged
 
     return TensorStream(name, base.shape, dtype, pieces)
 
