@@ -231,6 +231,27 @@ REFUSED: list[tuple[str, dict[str, float], str, dict[str, object]]] = [
         "shard.several_kinds",
         {"kinds": "a.ckpt\na.safetensors"},
     ),
+    (
+        "two folders of one rank",
+        {"rank_0/a.ckpt": 1, "rank_00/a.ckpt": 3, "rank_1/a.ckpt": 2},
+        "shard.same_rank",
+        {"rank": 0, "files": "rank_0/a.ckpt\nrank_00/a.ckpt"},
+    ),
+    *(
+        (
+            f"two files of one rank in a folder, {twin}",
+            {"rank_0/q_rank_0-1_1.ckpt": 1, f"rank_0/{twin}.ckpt": 3, "rank_1/q_rank_1-1_1.ckpt": 2},
+            "shard.same_rank",
+            {"rank": 0},
+        )
+        for twin in ("q_rank_0-01_1", "q_rank_00-1_1", "q_rank_0-1_01", "q_rank_0_0-1_1")
+    ),
+    (
+        "two files of one rank side by side",
+        {"q_rank_0-1_1.ckpt": 1, "q_rank_00-1_1.ckpt": 3, "q_rank_1-1_1.ckpt": 2},
+        "shard.same_rank",
+        {"rank": 0},
+    ),
 ]
 
 
@@ -295,6 +316,27 @@ def test_states_and_counters_are_left_out(tmp_path: Path) -> None:
     for rank in (0, 1):
         save(tmp_path / f"rank_{rank}/a.ckpt", {"adam_m.w": np.ones(2, "<f4")})
     assert refused(tmp_path).code == "shard.no_weights"
+
+
+def test_a_name_that_the_strategy_cuts_is_no_counter(tmp_path: Path) -> None:
+    """A rank that has a single value for it is damaged; the weight is not to be left out for that."""
+    whole = {"w": np.ones((2, 3), "<f4")}
+    save(tmp_path / "rank_0/a.ckpt", whole | {"b": np.array(1, "<f4")})
+    save(tmp_path / "rank_1/a.ckpt", whole | {"b": np.ones((2, 4), "<f4")})
+    cut = Layout((2,), ((0,), ()))
+    write_strategy(Strategy(({"w": cut, "b": cut},), 2), tmp_path / "strategy")
+    problem = refused(tmp_path)
+    assert problem.code == "shard.does_not_fit"
+    assert "b: shape or type differs between ranks: rank 0 [] float32, rank 1 [2, 4]" in str(problem)
+    save(tmp_path / "rank_1/a.ckpt", whole | {"b": np.array(1, "<f4")})
+    assert "b: shape [], but the strategy is for 2 axes" in str(refused(tmp_path))
+
+
+def test_a_scalar_on_one_rank_that_is_none_on_another_is_no_counter(tmp_path: Path) -> None:
+    for rank, values in enumerate((np.array(1, "<f4"), np.ones((2, 4), "<f4"))):
+        save(tmp_path / f"rank_{rank}/a.ckpt", {"w": np.ones((2, 3), "<f4"), "b": values})
+    write_strategy(TWO, tmp_path / "strategy")
+    assert "b: shape or type differs between ranks" in str(refused(tmp_path))
 
 
 def four(tmp_path: Path, tensors: list[dict[str, np.ndarray]], layouts: dict[str, Layout]) -> Path:

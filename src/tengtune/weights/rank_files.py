@@ -88,21 +88,21 @@ def rank_number(name: str) -> int | None:
     return int(match[1]) if match else None
 
 
-def _ranked(entries: list[Path]) -> dict[int, Path]:
-    """The folders rank_N among them, by rank."""
-    return {n: path for path in entries if (n := rank_number(path.name)) is not None and path.is_dir()}
+def _ranked(entries: list[Path]) -> list[tuple[int, Path]]:
+    """The folders rank_N among them, with their rank; rank_0 and rank_00 are both of rank 0."""
+    return [(n, path) for path in entries if (n := rank_number(path.name)) is not None and path.is_dir()]
 
 
 def find_saves(folder: Path) -> list[Save]:
     """The saves below `folder`, the newest first. It holds rank_N folders, or files that name their rank,
     or is the output folder of mindformers. Problem: nothing found, names of several kinds, a file in the
-    folder of another rank."""
+    folder of another rank, two files of one rank and save."""
     with os_errors(folder):
         entries = sorted(folder.iterdir())
     ranks = _ranked(entries)
     if ranks:
         with os_errors(folder):
-            found = [(r, p) for r, ranked in ranks.items() for p in sorted(ranked.iterdir())]
+            found = [(r, p) for r, ranked in ranks for p in sorted(ranked.iterdir())]
     else:
         named = [(parse(p.name).rank, p) for p in entries if "strategy" not in p.name]
         found = [(rank, p) for rank, p in named if rank is not None]
@@ -118,6 +118,9 @@ def find_saves(folder: Path) -> list[Save]:
         if name.rank not in (None, rank):
             raise Problem("shard.wrong_folder", where=path, file=name.rank, folder=rank)
         key = Name(name.family, None, name.run, name.epoch, name.step)
+        if rank in saves[key]:
+            files = f"{_short(saves[key][rank])}\n{_short(path)}"
+            raise Problem("shard.same_rank", where=folder, rank=rank, files=files)
         saves[key][rank] = path
     result = sorted((Save(name, files) for name, files in saves.items()), key=lambda s: s.order, reverse=True)
     labels = {save.name.family: save.label for save in result}

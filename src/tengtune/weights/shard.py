@@ -209,7 +209,8 @@ class _Gathered:
             ranks = {r: opened[r] for r in range(first, first + strategy.devices) if r in opened}
             for name in dict.fromkeys(name for tensors in ranks.values() for name in tensors):
                 holders = [(rank, tensors[name]) for rank, tensors in ranks.items() if name in tensors]
-                if is_state(name, holders[0][1]):
+                cut = name in layouts and layouts[name].tensor_map  # no counter, whatever the files hold
+                if _STATE.match(name) or not (cut or any(rows.shape for _, rows in holders)):
                     left_out[name] = None
                     continue
                 known += name in layouts
