@@ -315,8 +315,9 @@ def test_what_is_refused(tmp_path: Path, qwen1: Path, qwen2: Path) -> None:
     save_file({"bert.weight": np.ones(3, "f4")}, qwen2 / "model.safetensors", metadata={"format": "pt"})
     assert "bert.weight" in str(problem("convert.unknown_names", qwen2, out))
     (there / "second.ckpt").unlink()
-    (there / "weights.json").write_text('{"layout": "upside-down"}')
-    problem("convert.bad_record", there, out)
+    for layout, made in (("upside-down", []), ("mindformers", ["config.json"]), ("mindformers", [[]])):
+        (there / "weights.json").write_text(json.dumps({"layout": layout, "made": made}))
+        problem("convert.bad_record", there, out)
 
 
 def test_an_output_that_holds_the_input(tmp_path: Path, qwen2: Path) -> None:

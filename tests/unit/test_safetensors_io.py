@@ -18,7 +18,7 @@ from safetensors.torch import load_file, save_file
 from tengtune.ui.problems import Problem
 from tengtune.weights import stream as streams
 from tengtune.weights.safetensors_io import open_file, write_file, write_folder
-from tengtune.weights.stream import TensorStream, non_finite, stream
+from tengtune.weights.stream import TensorStream, blocks, non_finite, stream
 
 TORCH = {
     "F64": torch.float64,
@@ -321,3 +321,7 @@ def test_a_damaged_file_is_a_problem_or_still_a_file(
     else:
         length = int.from_bytes(raw[:8], "little")
         assert sum(array.nbytes for array in read.values()) == len(raw) - 8 - length
+
+
+def test_a_tensor_without_values_has_no_pieces_however_many_rows_it_tells_of() -> None:
+    assert next(blocks(np.empty((10**17, 0), np.float32)), None) is None

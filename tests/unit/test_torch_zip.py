@@ -20,6 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tengtune.ui.problems import Problem
+from tengtune.weights import torch_pickle
 from tengtune.weights.torch_zip import open_file
 
 DTYPES = {
@@ -346,3 +347,21 @@ def test_a_file_with_changed_bytes_is_tensors_or_a_problem(
         assert fault.texts()["what"]
     else:
         assert all(array.nbytes <= len(raw) and not array.flags.writeable for array in found.values())
+
+
+def test_a_pickle_of_too_many_operations_is_not_read_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    read = []
+    genops = pickletools.genops
+
+    def counted(raw: bytes) -> Any:
+        for operation in genops(raw):
+            read.append(operation[0].name)
+            yield operation
+
+    monkeypatch.setattr(pickletools, "genops", counted)
+    monkeypatch.setattr(torch_pickle, "MAX_OPERATIONS", 100)
+    with pytest.raises(torch_pickle.Fault, match="operations"):
+        torch_pickle.read_tensors(b"\x80\x02" + b"N" * 1000 + b".")
+    assert len(read) == 101

@@ -32,6 +32,9 @@ COMPANIONS = (
 )
 """What travels from the base's folder along with the weights; nothing else does."""
 
+BPE_FILES = ("vocab.json", "merges.txt")
+"""What mindformers' Qwen2Tokenizer reads, made where only tokenizer.json is there."""
+
 
 def companions(base: Path) -> list[Path]:
     """Those of a model's folder."""
@@ -51,7 +54,7 @@ def copy_companions(base: Path, folder: Path, without: Collection[str] = ()) -> 
 def write_bpe_files(folder: Path) -> list[str]:
     """Write vocab.json and merges.txt, which mindformers' Qwen2Tokenizer reads, out of a folder's
     tokenizer.json, where they are not there; the names written."""
-    path, names = folder / "tokenizer.json", ["vocab.json", "merges.txt"]
+    path, names = folder / "tokenizer.json", list(BPE_FILES)
     if not path.is_file() or any((folder / name).exists() for name in names):
         return []
     model = read_object(path, "tokenizer.broken").get("model")

@@ -11,6 +11,7 @@ from tengtune import __version__, files
 from tengtune.json_file import read_object
 from tengtune.models.layouts import WRITTEN
 from tengtune.ui.problems import Problem
+from tengtune.weights.companions import BPE_FILES
 
 NAME = "weights.json"
 
@@ -32,7 +33,7 @@ def read_record(folder: Path) -> Record | None:
         return None
     raw = read_object(path, "convert.bad_record")
     layout, made, config = raw.get("layout"), raw.get("made"), raw.get("adapter_config")
-    sound = layout in WRITTEN and isinstance(made, list) and all(isinstance(name, str) for name in made)
+    sound = layout in WRITTEN and isinstance(made, list) and all(name in BPE_FILES for name in made)
     if not sound or not isinstance(config, dict | None):
         raise Problem("convert.bad_record", where=path, reason=str(raw)[:200])
     return Record(str(layout), tuple(made or ()), config)

@@ -109,7 +109,10 @@ def bytes_of(tensor: TensorStream) -> Iterator[Array]:
 
 
 def blocks(array: Rows) -> Iterator[slice]:
-    """Slices along axis 0 of about PIECE_BYTES in float32 (at least one row)."""
+    """Slices along axis 0 of about PIECE_BYTES in float32 (at least one row); none of a tensor without
+    values, which may tell of any number of rows."""
+    if not array.size:
+        return
     row_bytes = max(4, array.dtype.itemsize) * (array.size // max(1, len(array)))
     step = max(1, PIECE_BYTES // max(1, row_bytes))
     for start in range(0, len(array), step):

@@ -37,6 +37,10 @@ _VALUES = {"BININT", "BININT1", "BININT2", "LONG1", "BINFLOAT"}
 _TEXTS = {"BINUNICODE", "SHORT_BINUNICODE", "BINUNICODE8"}
 
 
+MAX_OPERATIONS = 2_000_000
+"""Room for 50,000 tensors. A pickle of one-byte operations would otherwise take gigabytes."""
+
+
 class Fault(Exception):
     """What keeps a pickle from being a dictionary of tensors: `kind` is global, opcode or form."""
 
@@ -88,7 +92,9 @@ def read_tensor(raw: bytes) -> TensorInfo:
 
 def _run(raw: bytes) -> Any:
     try:
-        return _Machine().run(raw)
+        with warnings.catch_warnings():  # of odd escapes: nobody's business
+            warnings.simplefilter("ignore", DeprecationWarning)
+            return _Machine().run(raw)
     except (ValueError, IndexError) as error:  # a broken instruction; a value that is not there
         raise Fault("form", str(error)[:200]) from error
 
@@ -112,7 +118,9 @@ class _Machine:
         self.memo: dict[int, Any] = {}
 
     def run(self, raw: bytes) -> Any:
-        for opcode, argument, _ in _operations(raw):
+        for count, (opcode, argument, _) in enumerate(pickletools.genops(raw)):
+            if count == MAX_OPERATIONS:
+                raise Fault("form", f"more than {MAX_OPERATIONS} operations")
             name = opcode.name
             if name == "STOP":
                 return self.stack.pop()
@@ -245,10 +253,3 @@ _ACTIONS: dict[str, _Action] = {
     "BINPERSID": lambda machine, _: machine.storage(),
     "REDUCE": lambda machine, _: machine.reduce(),
 }
-
-
-def _operations(raw: bytes) -> list[tuple[pickletools.OpcodeInfo, Any, int | None]]:
-    """The operations of a pickle; the library's warnings of odd escapes are nobody's business."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)
-        return list(pickletools.genops(raw))
