@@ -266,6 +266,39 @@ def test_whole_tensors_that_the_config_names(folder: Path, name: str, keys: dict
     assert read_adapter(folder).whole.keys() == {name}
 
 
+TWICE = [
+    (
+        {"model.norm.weight": (8,), "model.norm.modules_to_save.weight": (8,)},
+        {"modules_to_save": ["norm"]},
+        "model.norm.weight: another tensor stands for model.norm.weight",
+    ),
+    (
+        {f"{DOWN}.base_layer.lora_A.weight": (4, 5)},
+        {},
+        f"another tensor stands for {DOWN}.lora_A.weight",
+    ),
+    (
+        {
+            "model.layers.0.self_attn.qkv_proj.lora_A.weight": (4, 6),
+            "model.layers.0.self_attn.qkv_proj.lora_B.weight": (24, 4),
+        },
+        {"target_modules": ["q_proj", "down_proj", "qkv_proj"]},
+        f"another tensor stands for {Q}",
+    ),
+]
+
+
+@pytest.mark.parametrize(("changes", "keys", "message"), TWICE)
+def test_two_tensors_for_one(
+    folder: Path, changes: dict[str, tuple[int, ...]], keys: dict[str, Any], message: str
+) -> None:
+    change(folder, **keys)
+    change_tensors(folder, **{name: np.ones(shape, "f4") for name, shape in changes.items()})
+    fault = problem(folder)
+    assert fault.code == "adapter.bad_tensors"
+    assert message in str(fault.values["faults"])
+
+
 def test_names_without_the_prefix_are_refused(folder: Path) -> None:
     save_file({f"{Q}.lora_A.weight": np.zeros((4, 6), "f4")}, folder / WEIGHTS)
     assert "not a name" in str(problem(folder).values["faults"])

@@ -251,7 +251,7 @@ def test_what_mindformers_cannot_express(tmp_path: Path, peft: Path) -> None:
     problem("convert.fused_adapter", write_ckpt(tmp_path / "f.ckpt", fused), alpha=1.0)
 
 
-@pytest.mark.parametrize("fault", ["half", "ranks", "nan", "name"])
+@pytest.mark.parametrize("fault", ["half", "ranks", "nan", "name", "twice"])
 def test_tensors_out_of_order(tmp_path: Path, fault: str) -> None:
     tensors = mindformers_tensors()
     first = "transformer.layers.0.attention.wq.mindpet_delta_lora_a"
@@ -264,6 +264,8 @@ def test_tensors_out_of_order(tmp_path: Path, fault: str) -> None:
         tensors[first][0, 0] = np.nan
     if fault == "name":
         tensors["transformer.layers.0.attention.wz.mindpet_delta_lora_a"] = tensors[first]
+    if fault == "twice":
+        tensors[first.replace("mindpet_delta_lora", "tk_delta_lora")] = tensors[first] + 1
     assert problem("convert.bad_adapter", write_ckpt(tmp_path / "a.ckpt", tensors), alpha=1.0)
 
 
@@ -286,6 +288,15 @@ def test_values_beyond_a_dtype_are_told(tmp_path: Path, peft: Path) -> None:
     assert figures["saturated"] == ["model.layers.0.mlp.up_proj.lora_A.weight"]
     assert "float16 holds at most 65504" in console.err.getvalue()  # type: ignore[attr-defined]
     assert peft_tensors(tmp_path / "out")[name][0, :2].tolist() == [65504, -65504]
+
+
+def test_of_two_tensors_of_one_name_none_is_compared(tmp_path: Path) -> None:
+    tensors = mindformers_tensors()
+    first = "transformer.layers.0.attention.wq.mindpet_delta_lora_a"
+    tensors[first.replace("mindpet_delta_lora", "tk_delta_lora")] = tensors[first] + 1
+    found = open_found(write_ckpt(tmp_path / "a.ckpt", tensors))
+    with pytest.raises(Problem, match=r"convert\.same_name"):
+        comparable(found, None)
 
 
 def test_a_checkpoint_of_lora_training_gives_the_model_the_adapter_and_the_merge(tmp_path: Path) -> None:

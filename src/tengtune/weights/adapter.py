@@ -174,7 +174,10 @@ def read_adapter(folder: Path) -> Adapter:
             shapes = {"a": list(a.shape), "b": list(b.shape)}
             faults.append(language.say("adapter.fault_shape", name=module, rank=rank, **shapes))
         else:
-            pairs |= split_parts(linear, Pair(a, b, reader.scale(module)))
+            parts = split_parts(linear, Pair(a, b, reader.scale(module)))
+            both = sorted(pairs.keys() & parts.keys())
+            faults += [language.say("adapter.fault_twice", name=module, own=own) for own in both]
+            pairs |= parts
     if faults:
         raise Problem("adapter.bad_tensors", where=weights, faults=first_few(faults))
     return Adapter(
@@ -233,6 +236,8 @@ def _read_tensors(path: Path, claims: Claims) -> tuple[dict[str, Array], dict[st
             faults.append(language.say("adapter.fault_dtype", name=stored, found=array.dtype.name))
         elif non_finite(array):
             faults.append(language.say("adapter.fault_values", name=stored))
+        elif name in tensors:
+            faults.append(language.say("adapter.fault_twice", name=stored, own=name))
         else:
             tensors[name] = array
             if lora is not None:

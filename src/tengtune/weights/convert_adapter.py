@@ -119,7 +119,7 @@ def _from_mindformers(found: Found, family: Family, layout: str) -> tuple[Tensor
     tensors, faults, ranks = Tensors(), list[str](), set[int]()
     for stored in found.lora if found.lora_and_model else found.tensors:
         own, values = layouts.canonical_name(stored, family, layout), found.tensors[stored][:]
-        if own is None or not is_float(values.dtype) or non_finite(values):
+        if own is None or own in tensors or not is_float(values.dtype) or non_finite(values):
             faults.append(stored)
         else:
             tensors[own] = values

@@ -173,7 +173,8 @@ def spec_for(sides: Iterable[Found], config: Path | None) -> ModelSpec | None:
 
 def comparable(found: Found, spec: ModelSpec | None) -> dict[str, Rows]:
     """The tensors under names that do not hang on the layout, as far as that is known: canonical ones, each
-    part of a fused linear on its own (which needs a spec), a tied head's copy left out."""
+    part of a fused linear on its own (which needs a spec), a tied head's copy left out. Problem where two
+    have one name."""
     if found.family is None or found.layout is None:
         return dict(found.tensors)
     layout = source_layout(found)[0]
@@ -187,6 +188,8 @@ def comparable(found: Found, spec: ModelSpec | None) -> dict[str, Rows]:
         rest.pop(layouts.stored_name(_HEAD, found.family, layout), None)
     for stored, rows in rest.items():
         own = names.from_peft(stored) or layouts.canonical_name(stored, found.family, layout) or stored
+        if own in result:
+            raise Problem("convert.same_name", where=found.path, name=own, names=stored)
         result[own] = rows
     return _without_wholes(result)
 
