@@ -21,6 +21,13 @@ ONE_HUB = pytest.mark.parametrize("source", ["modelscope"])
 NEEDED = {"README.md", "config.json", "model.safetensors.index.json", "tokenizer.json", *SHARDS}
 
 
+def _shard(name: str, noise: random.Random, size: int) -> bytes:
+    """A safetensors file of this many bytes with one tensor."""
+    count = size - 8 - 120
+    header = json.dumps({name: {"dtype": "U8", "shape": [count], "data_offsets": [0, count]}}).encode()
+    return (120).to_bytes(8, "little") + header.ljust(120) + noise.randbytes(count)
+
+
 def contents() -> dict[str, bytes]:
     """A model repository: two shards and their index, and what a training does not need."""
     noise = random.Random(7)
@@ -30,8 +37,8 @@ def contents() -> dict[str, bytes]:
         "README.md": b"# A model\n",
         "assets/logo.png": b"PNG",
         "config.json": b'{"model_type": "qwen2"}',
-        SHARDS[0]: noise.randbytes(300_000),
-        SHARDS[1]: noise.randbytes(200_000),
+        SHARDS[0]: _shard("a", noise, 300_000),
+        SHARDS[1]: _shard("b", noise, 200_000),
         "model.safetensors.index.json": json.dumps(index).encode(),
         "model.q4.gguf": noise.randbytes(90_000),
         "onnx/model.onnx": noise.randbytes(90_000),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from pathlib import Path
@@ -10,7 +11,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 from safetensors.numpy import load_file, save_file
-from tests.hub_lab import SHARDS, contents, get
+from tests.hub_lab import NEEDED, SHARDS, contents, get, problem
 from tests.hubs import REPO
 from tests.tiny import tiny_model
 
@@ -91,3 +92,42 @@ def test_a_folder_without_a_record_has_its_headers_checked(tmp_path: Path) -> No
     with pytest.raises(Problem) as caught:
         verify(model)
     assert caught.value.code == "weights.truncated"
+
+
+def test_a_mirror_without_hashes_whose_weights_are_cut(tmp_path: Path) -> None:
+    (tmp_path / "disk").mkdir()
+    for name in NEEDED:
+        (tmp_path / "disk" / name).write_bytes(contents()[name])
+    os.truncate(tmp_path / "disk" / SHARDS[1], 199_900)
+    assert problem(tmp_path / "m", str(tmp_path / "disk")).code == "weights.truncated"
+    assert not (tmp_path / "m" / "config.json").exists()
+
+
+def test_an_unchecked_download_that_was_cut_before(folder: Path) -> None:
+    record = json.loads((folder / "download.json").read_text())
+    data = (folder / SHARDS[1]).read_bytes()[:-100]
+    (folder / SHARDS[1]).unlink()
+    (folder / SHARDS[1]).write_bytes(data)
+    record["files"][SHARDS[1]] |= {"size": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+    (folder / "download.json").write_text(json.dumps(record))
+    with pytest.raises(Problem) as caught:
+        verify(folder)
+    assert caught.value.code == "weights.truncated"
+
+
+@pytest.mark.parametrize(("recorded", "code"), [(True, "download.other_weights"), (False, "weights.others")])
+def test_another_model_s_weights_beside_the_shards(folder: Path, recorded: bool, code: str) -> None:
+    save_file({"x": np.ones(3, np.float32)}, folder / "model.safetensors")
+    if not recorded:
+        (folder / "download.json").unlink()
+    with pytest.raises(Problem) as caught:
+        verify(folder)
+    named = "model.safetensors" if recorded else "\n".join(SHARDS)
+    assert (caught.value.code, caught.value.values["others"]) == (code, named)
+
+
+def test_weights_without_a_tensor(tmp_path: Path) -> None:
+    (tmp_path / "model.safetensors").write_bytes((2).to_bytes(8, "little") + b"{}")
+    with pytest.raises(Problem) as caught:
+        verify(tmp_path)
+    assert caught.value.code == "weights.empty"

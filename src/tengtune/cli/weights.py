@@ -74,6 +74,12 @@ def diff(
         raise Problem("compare.model_and_adapter", where=adapters[0])
     spec = spec_for(sides, config)
     first, second = (comparable(side, spec) for side in sides)
+    shared = sides[0].scalars.keys() & sides[1].scalars.keys()
+    for side, tensors in zip(sides, (first, second), strict=True):
+        tensors |= {name: side.scalars[name] for name in sorted(shared)}
+        if left := [name for name in side.left_out if name not in shared]:
+            shown = first_few(left, ", ")
+            console.say("compare.left_out", path=side.path, count=len(left), names=shown)
     with meter(
         console, sum(r.nbytes for n, r in first.items() if n in second), "compare.progress"
     ) as advance:
@@ -151,6 +157,7 @@ def verify(folder: Path, quiet: bool, as_json: bool) -> None:
         _hashes(folder, record, console)
         return
     found = open_found(folder)  # Problem: a file is missing, cut or damaged in its header
+    _refuse_odd(found)
     console.warn("download.no_record")
     part = rank_part(found.files[0], found.tensors)
     if part is not None:
@@ -160,6 +167,20 @@ def verify(folder: Path, quiet: bool, as_json: bool) -> None:
     sound = "download.headers_right" if part is None else "download.part_right"
     told = language.say(sound, tensors=len(found.tensors))
     console.result(told, tensors=len(found.tensors), sha256=None, **({} if part is None else {"whole": None}))
+
+
+def _refuse_odd(found: Found) -> None:
+    """Problem where there is no tensor at all, or files of another model beside those that are read."""
+    from tengtune.weights.source import other_weights
+
+    if not found.tensors:
+        raise Problem("weights.empty", where=found.path)
+    if found.path.is_dir() and found.kind in ("safetensors", "torch") and not found.lora:
+        suffix, known = found.files[0].suffix, [path.name for path in found.files]
+        others = [name for name in other_weights(found.path, known) if name.endswith(suffix)]
+        if others:
+            files = first_few(known, ", ")
+            raise Problem("weights.others", where=found.path, others=first_few(others), read=files)
 
 
 def _values(found: Found, console: Console) -> None:
@@ -181,6 +202,8 @@ def _hashes(folder: Path, record: Record, console: Console) -> None:
     """The whole contents of every recorded file; Problem where one differs or the download is not whole."""
     from tengtune.hub.meter import meter
     from tengtune.hub.record import damaged
+    from tengtune.weights.found import open_found
+    from tengtune.weights.source import other_weights
 
     if not record.whole:
         raise Problem("download.not_whole", where=folder, model=record.model)
@@ -188,6 +211,10 @@ def _hashes(folder: Path, record: Record, console: Console) -> None:
         broken = damaged(folder, record, advance, full=True)
     if broken:
         raise Problem("download.not_intact", where=folder, files=first_few(broken))
+    if others := other_weights(folder, record.files):
+        raise Problem("download.other_weights", where=folder, others=first_few(others))
+    if not record.checked:  # the source may have been cut or mixed itself
+        _refuse_odd(open_found(folder))
     told = language.say(
         "download.intact",
         model=record.model,

@@ -21,7 +21,7 @@ from tengtune.hub.transfer import Source, Watch, fetch, link, partial_of
 from tengtune.ui.console import Console
 from tengtune.ui.lists import size
 from tengtune.ui.problems import BUSY, UNFIT_MACHINE, Problem, os_errors
-from tengtune.weights.source import weight_files
+from tengtune.weights.source import read_folder, weight_files
 
 WORKERS = 4
 """Files fetched at once: a hub limits each connection."""
@@ -112,7 +112,8 @@ def _make_whole(wish: Wish, plan: Plan, record: Record, console: Console) -> Non
         all_of(todo)
         _sweep(wish.folder, plan, record, console)
         if any(file.name.endswith(SAFE) for file in plan.choice.needed):
-            weight_files(wish.folder)  # Problem where a shard of the index is not among the files
+            # Problem where a shard of the index is not among the files; headers where there were no hashes.
+            (weight_files if record.checked else read_folder)(wish.folder)
         all_of(last)
 
 

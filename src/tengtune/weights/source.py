@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import cast
 
@@ -25,6 +25,9 @@ MINDSPORE_INDEX = "param_name_map.json"
 """MindSpore's index of safetensors files, with or without a key "weight_map" around the names."""
 
 _PLAIN_NAME = re.compile(r"[\w.-]{1,200}(\.safetensors|\.bin)", re.ASCII)
+
+_WEIGHTS = re.compile(r"(model.*\.safetensors|pytorch_model.*\.bin)", re.DOTALL)
+"""What a model's weight files are called, so that some program may load them."""
 
 
 def open_weights(path: Path) -> dict[str, Array]:
@@ -112,6 +115,13 @@ def weight_files(folder: Path) -> tuple[list[Path], dict[str, str] | None]:
         if (folder / index).exists():
             return _shards(folder, _read_index(folder / index, Path(single).suffix))
     raise _no_weights(folder)
+
+
+def other_weights(folder: Path, known: Collection[str]) -> list[str]:
+    """The names of a model's weight files in a folder that are not among the known ones."""
+    with os_errors(folder):
+        names_there = sorted(entry.name for entry in folder.iterdir())
+    return [name for name in names_there if _WEIGHTS.fullmatch(name) and name not in known]
 
 
 def _shards(folder: Path, weight_map: dict[str, str]) -> tuple[list[Path], dict[str, str]]:
