@@ -258,3 +258,41 @@ def test_the_folder_one_is_in_is_no_output(
     assert caught.value.code == ("convert.out_exists" if out == ".." else "io.here")
     assert os.listdir(tmp_path / "around") == ["here"]
     assert os.listdir(here) == []
+
+
+LONG = 2**53
+APART = [
+    ("int64", [LONG], [LONG + 1], "int64", 1.0),
+    ("int64", [-(2**62)], [-(2**62) - 1], "int64", 1.0),
+    ("uint64", [2**64 - 1], [2**64 - 2], "uint64", 1.0),
+    ("int64", [2**63 - 1], [2**63], "uint64", 1.0),
+    ("int64", [LONG + 1], [LONG], "float32", 1.0),
+    ("float32", 1.5, 1.0, "float32", 0.5),  # single values, without an axis
+    ("int64", LONG, LONG + 1, "int64", 1.0),
+]
+
+
+@pytest.mark.parametrize(("one", "first", "second", "other", "gap"), APART)
+def test_values_that_differ_by_little_differ(
+    tmp_path: Path, one: str, first: object, second: object, other: str, gap: float
+) -> None:
+    """Long integers are more than float64 can tell apart, and a tensor may have no axis."""
+    for name, value, dtype in (("a", first, one), ("b", second, other)):
+        save_file({"w": np.ones(2, "f4"), "x": np.array(value, dtype)}, tmp_path / f"{name}.safetensors")
+    paths = [tmp_path / "a.safetensors", tmp_path / "b.safetensors"]
+    code, said = in_process(weights_command, "diff", *paths, "--json")
+    result = json.loads(said.splitlines()[-1])
+    assert (code, [(e["name"], e["gap"], e["count"]) for e in result["differ"]]) == (1, [("x", gap, 1)])
+    code, said = in_process(weights_command, "diff", paths[0], paths[0], "--json")
+    assert (code, json.loads(said.splitlines()[-1])["same"]) == (0, 2)
+
+
+def test_what_is_not_compared_is_told(tmp_path: Path) -> None:
+    weights = {"w": np.ones(2, "f4")}
+    save_file({**weights, "adam_m.w": np.ones(2, "f4")}, tmp_path / "a.safetensors")
+    save_file({**weights, "odd": np.array(3, "f4")}, tmp_path / "b.safetensors")
+    paths = [tmp_path / "a.safetensors", tmp_path / "b.safetensors"]
+    code, said = in_process(weights_command, "diff", *paths)
+    assert code == 0
+    for path, name in zip(paths, ("adam_m.w", "odd"), strict=True):
+        assert f"{path}: 1 optimizer states and counters are not compared ({name})" in said

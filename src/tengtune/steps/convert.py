@@ -90,7 +90,9 @@ def describe(job: Job, console: Console) -> None:
     """What is to be done, and what should be known of it."""
     found = job.found
     if found.left_out:
-        console.say("convert.left_out", count=len(found.left_out), names=first_few(found.left_out, ", "))
+        console.say(
+            "convert.left_out", count=len(found.left_out), names=first_few(list(found.left_out), ", ")
+        )
     if isinstance(job, AdapterConversion):
         scale = f"{job.alpha / job.rank:g}"
         values = {"linears": len(job.linears), "rank": job.rank, "alpha": f"{job.alpha:g}", "scale": scale}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -40,8 +40,11 @@ def compare(
         if name not in other:
             continue
         twin = other[name]
+        shapes = rows.shape, twin.shape
+        if isinstance(rows, np.ndarray) and isinstance(twin, np.ndarray) and shapes == ((), ()):
+            rows, twin = rows.reshape(1), twin.reshape(1)  # a single value has no rows
         if not same_bits(rows, twin):
-            found.append(_difference(name, rows, twin))
+            found.append(replace(_difference(name, rows, twin), shapes=shapes))
         if advance:
             advance(rows.nbytes)
     return found
@@ -53,7 +56,7 @@ def _difference(name: str, one: Rows, other: Rows) -> Difference:
         return Difference(name, shapes, dtypes, None, 0)
     gap, count = 0.0, 0
     for block in blocks(one):
-        first, second = (_wide(rows[block]) for rows in (one, other))
+        first, second = _alike(one[block], other[block])
         differs = ~((first == second) | (np.isnan(first) & np.isnan(second)))
         if differs.any():
             with np.errstate(invalid="ignore"):
@@ -62,8 +65,14 @@ def _difference(name: str, one: Rows, other: Rows) -> Difference:
     return Difference(name, shapes, dtypes, gap, count)
 
 
-def _wide(values: Array) -> Array:
-    return values.astype(np.promote_types(values.dtype, np.float32))
+def _alike(one: Array, other: Array) -> tuple[Array, Array]:
+    """Both in a dtype that holds all their values: long integers are more than float64 does."""
+    wide = np.promote_types(
+        np.promote_types(one.dtype, np.float32), np.promote_types(other.dtype, np.float32)
+    )
+    if any(values.dtype.kind in "iu" and values.dtype.itemsize == 8 for values in (one, other)):
+        wide = np.dtype(np.longdouble)
+    return one.astype(wide), other.astype(wide)
 
 
 def same_samples(source: Rows, written: Rows, dtype: np.dtype[Any]) -> bool:

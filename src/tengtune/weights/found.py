@@ -15,7 +15,7 @@ from tengtune.weights import ckpt_io, deepspeed, distributed, safetensors_io, to
 from tengtune.weights.adapter import TORCH_WEIGHTS, WEIGHTS
 from tengtune.weights.record import Record, read_record
 from tengtune.weights.safetensors_io import INDEX, SINGLE
-from tengtune.weights.shard import is_state
+from tengtune.weights.shard import has_state_name, is_state
 from tengtune.weights.source import MINDSPORE_INDEX, TORCH_INDEX, TORCH_SINGLE, read_folder, weight_files
 from tengtune.weights.stream import Rows
 
@@ -29,7 +29,8 @@ _ZIP = b"PK\x03\x04"
 class Found:
     """Weights as they lie in files: tensors by the names found, lazily.
 
-    kind: safetensors, torch, ckpt, torch-distributed, deepspeed. left_out: optimizer states and counters.
+    kind: safetensors, torch, ckpt, torch-distributed, deepspeed. left_out: optimizer states and counters, and
+    what else is a single value or a text.
     family, layout: as the names tell (models/layouts.py); None where they are no Qwen's.
     """
 
@@ -37,7 +38,7 @@ class Found:
     kind: str
     files: tuple[Path, ...]
     tensors: dict[str, Rows]
-    left_out: tuple[str, ...]
+    left_out: dict[str, Rows]
     family: Family | None
     layout: str | None
     record: Record | None
@@ -56,6 +57,15 @@ class Found:
         """The layout as --layout calls it: an adapter's names for serving have a name of their own."""
         return SLORA_LAYOUT if self.lora and all(map(is_slora, self.lora)) else self.layout
 
+    @property
+    def scalars(self) -> dict[str, Rows]:
+        """Single values that were left out though their names do not tell what they are."""
+        return {
+            name: rows
+            for name, rows in self.left_out.items()
+            if not has_state_name(name) and rows.dtype.kind != "U"
+        }
+
     def without_lora(self) -> Found:
         """The same without an adapter's tensors."""
         lora = self.lora
@@ -72,11 +82,11 @@ def open_found(path: Path, trust: bool = False) -> Found:
     DeepSpeed). Raises Problem: nothing that is known, damaged, ranks to be merged first."""
     folder = path if path.is_dir() else path.parent
     kind, files, tensors = open_all(path, trust)
-    left_out = {name: None for name, rows in tensors.items() if is_state(name, rows)}
+    left_out = {name: rows for name, rows in tensors.items() if is_state(name, rows)}
     kept = {name: rows for name, rows in tensors.items() if name not in left_out}
     signs = detect([name.removeprefix(PEFT_PREFIX) for name in kept])
     family, layout = signs or (None, None)
-    return Found(path, kind, tuple(files), kept, tuple(left_out), family, layout, read_record(folder))
+    return Found(path, kind, tuple(files), kept, left_out, family, layout, read_record(folder))
 
 
 def open_all(path: Path, trust: bool = False) -> tuple[str, list[Path], dict[str, Rows]]:

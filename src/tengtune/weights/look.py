@@ -84,7 +84,10 @@ def describe(found: Found) -> Told:
         ("head", language.say(f"look.head_{tied}")),
         ("lora", str(data["lora"])),
         *_adapter_rows(adapter),
-        ("left_out", f"{len(found.left_out)}: {first_few(found.left_out, ', ')}" if found.left_out else "0"),
+        (
+            "left_out",
+            f"{len(found.left_out)}: {first_few(list(found.left_out), ', ')}" if found.left_out else "0",
+        ),
         ("checksums", language.say(f"look.checks_{data['checksums']}")),
     ]
     if part is not None:

@@ -85,7 +85,12 @@ def open_whole(path: Path) -> Tensors:
 
 def is_state(name: str, tensor: Rows) -> bool:
     """Whether an entry of a checkpoint is the optimizer's or a counter: no weight is a scalar or a text."""
-    return bool(_STATE.match(name)) or not tensor.shape
+    return has_state_name(name) or not tensor.shape
+
+
+def has_state_name(name: str) -> bool:
+    """Whether MindSpore or mindformers saves an optimizer's state or a counter under this name."""
+    return bool(_STATE.match(name))
 
 
 def open_shards(folder: Path, strategy: Path | None = None, *, compare: bool = True) -> Shards:
