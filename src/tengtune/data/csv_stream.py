@@ -7,11 +7,10 @@ import shlex
 from collections import deque
 from collections.abc import Iterator
 
-from tengtune.data.detect import encoding_guess
 from tengtune.data.fault import Fault
 from tengtune.data.json_stream import IsRecord, Items
 from tengtune.data.json_value import Record
-from tengtune.data.window import BLANK, DAMAGED, LONGEST, Text
+from tengtune.data.window import BLANK, LONGEST, Text
 from tengtune.ui.problems import Problem
 
 DELIMITERS = ",\t;|"
@@ -106,11 +105,9 @@ def read_table(text: Text, delimiter: str) -> Items:
 def _record(text: Text, names: list[str], row: list[str], number: int, lines: _Lines) -> Record | Fault:
     if len(row) != len(names):
         return _fault(text, lines, number, "row_length", fields=len(row), columns=len(names))
-    if text.damaged:
-        damage = next((cell[found.start() :] for cell in row if (found := DAMAGED.search(cell))), None)
-        if damage is not None:
-            guess = encoding_guess(damage.encode("utf-8", "surrogateescape"))
-            return _fault(text, lines, number, "line_encoding", column=1, guess=guess)
+    damage = text.damage(lines.raw) if text.damaged else None
+    if damage is not None:
+        return _fault(text, lines, number, "line_encoding", **damage)
     return Record({name: cell for name, cell in zip(names, row, strict=True) if name}, number, lines.line)
 
 

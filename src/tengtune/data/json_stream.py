@@ -13,10 +13,10 @@ from collections.abc import Callable, Iterator, Set
 from typing import Any
 
 from tengtune.data import json_mend
-from tengtune.data.detect import Layout, encoding_guess
+from tengtune.data.detect import Layout
 from tengtune.data.fault import Fault
 from tengtune.data.json_value import DECODER, NEAR_END, Record, check_depth, record, scan, syntax_code
-from tengtune.data.window import BLANK, BOM, DAMAGED, Text
+from tengtune.data.window import BLANK, BOM, Text
 from tengtune.ui import language
 from tengtune.ui.problems import Problem
 
@@ -115,12 +115,10 @@ def _element(text: Text, known: Set[str] = frozenset()) -> Items:
 def _undecoded(text: Text, found: Record) -> Fault | None:
     """The fault of a record with bytes that are not of the file's encoding."""
     content = json.dumps(found.value, ensure_ascii=False)
-    damage = DAMAGED.search(content)
-    if not damage:
+    damage = text.damage(content)
+    if damage is None:
         return None
-    guess = encoding_guess(content[damage.start() :].encode("utf-8", "surrogateescape"))
-    values = {"column": damage.start() + 1, "guess": guess}
-    return Fault(text.name, found.number, found.line, "line_encoding", values, raw=content)
+    return Fault(text.name, found.number, found.line, "line_encoding", damage, raw=content)
 
 
 def _list(text: Text) -> Items:
@@ -244,11 +242,9 @@ def _odd_line(text: Text, content: str, number: int, line: int) -> Items:
     if content.lstrip(BLANK[:-1]).startswith(BOM):
         text.remark("bom_inside")
     raw = content if text.lenient else None
-    damage = DAMAGED.search(content) if text.damaged else None
-    if damage:
-        guess = encoding_guess(content[damage.start() :].encode("utf-8", "surrogateescape"))
-        values = {"column": damage.start() + 1, "guess": guess}
-        yield Fault(text.name, number, line, "line_encoding", values, raw=raw)
+    damage = text.damage(content)
+    if damage is not None:
+        yield Fault(text.name, number, line, "line_encoding", damage, raw=raw)
         return
     try:
         found = _values_of(text, stripped)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from tengtune.data.detect import encoding_guess
 from tengtune.data.fault import Fault
 from tengtune.data.json_stream import Items
 from tengtune.data.json_value import Record
-from tengtune.data.window import DAMAGED, Text
+from tengtune.data.window import Text
 
 PIECE = 1 << 16
 """Characters of a piece, at most; a longer line is parted."""
@@ -21,10 +20,9 @@ def read_plain(text: Text) -> Items:
     parts: list[str] = []
     size = 0
     for content in text.lines():
-        if text.damaged and (damage := DAMAGED.search(content)):
-            guess = encoding_guess(content[damage.start() :].encode("utf-8", "surrogateescape"))
-            values = {"column": damage.start() + 1, "guess": guess}
-            yield Fault(text.name, None, line, "line_encoding", values)
+        damage = text.damage(content)
+        if damage is not None:
+            yield Fault(text.name, None, line, "line_encoding", damage)
             content = ""
         for start in range(0, len(content) or 1, PIECE):
             part = content[start : start + PIECE]

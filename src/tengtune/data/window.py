@@ -14,7 +14,8 @@ from lzma import LZMAError
 from pathlib import Path
 from typing import IO, Any, NoReturn
 
-from tengtune.data.detect import PACKED, encoding_guess, foreign, marked_encoding, unmarked_utf16
+from tengtune.data.detect import PACKED, foreign, marked_encoding, unmarked_utf16
+from tengtune.data.encodings import DAMAGED, MARK_UNITS, LineDecoder, census, encoding_guess
 from tengtune.data.fault import Fault
 from tengtune.ui import language
 from tengtune.ui.problems import Problem
@@ -26,8 +27,6 @@ HEAD = 4096
 BOM = "\ufeff"
 BLANK = " \t\r\n" + BOM
 _BLANKS = re.compile(f"[{BLANK}]*")
-DAMAGED = re.compile("[\udc80-\udcff]")
-"""Bytes that are no UTF-8, as a text decoded with "surrogateescape" has them."""
 
 
 class RawFile:
@@ -117,8 +116,7 @@ class Text:
         self.damaged = False  # bytes that cannot be decoded are in the text, as lone surrogates
         self._first_damage = (0, 1, "?")
         self._by_lines: bool | None = None
-        self._guessed = False  # the encoding was guessed by the bytes of one window
-        self._has_wide = False  # characters beyond ASCII have been decoded
+        self._sound = self._odd = 0  # texts beyond ASCII that were UTF-8 so far, and such that were not
 
     def remark(self, code: str, dropped: bool = False, **values: object) -> None:
         """Note a fault of the file as a whole, once."""
@@ -132,7 +130,7 @@ class Text:
 
     def by_lines(self, allowed: bool) -> None:
         """Say whether single lines may be of another encoding than the rest: whoever reads them looks for
-        DAMAGED in each while `damaged` is True. Otherwise such a line is the end of the file."""
+        `damage` in each. Otherwise such a line is the end of the file."""
         self._by_lines = allowed
         if self.damaged and not allowed:
             self._wrong_encoding(*self._first_damage)
@@ -148,10 +146,11 @@ class Text:
         self.ended = not data
         if self.ended and self.raw.damage:
             self._damaged_archive(self.raw.damage)
-        self.text += self._decoded(data)
+        more = self._decoded(data)
+        self.text += more
         if self._lines == 1:  # a carriage return ends a line where no line feed ever does
             self.newline = "\r" if "\r" in self.text[:-1] and "\n" not in self.text else "\n"
-        return not self.ended
+        return bool(more) or not self.ended
 
     def _damaged_archive(self, reason: str) -> None:
         if not (self.lenient and self._read):
@@ -177,7 +176,7 @@ class Text:
         if text.isascii() and self.encoding in ("UTF-8", "GB18030"):
             return len(text)
         codec = {"UTF-16": "utf-16-le", "UTF-32": "utf-32-le"}.get(self.encoding, self.encoding)
-        return len(text.encode(codec, "surrogateescape" if self.damaged else "replace"))
+        return len(text.encode(codec, "replace"))
 
     def _byte_at(self, position: int) -> int:
         """The byte at which a position of the window stands in the file."""
@@ -185,45 +184,66 @@ class Text:
         return self._read - pending - self._size(self.text[position:])
 
     def _decoded(self, data: bytes) -> str:
-        if self._guessed and _is_mixed(data):  # the file is not of one encoding after all
-            data = self._decoder.getstate()[0] + data
-            self._guessed = False
-            self._decode_as("UTF-8")
-            self._wrong_encoding(self._byte_at(len(self.text)), self.line_at(len(self.text)), "?")
         try:
             text: str = self._decoder.decode(data, not data)
+            self._sound += 0 if text.isascii() else text.count(self.newline) + 1  # at most
         except UnicodeDecodeError as error:
             text = self._undecodable(error, self._byte_at(len(self.text)))
         self._read += len(data)
-        self._has_wide = self._has_wide or not text.isascii()
         return text
 
     def _undecodable(self, error: UnicodeDecodeError, begin: int) -> str:
         """Bytes that are not of the file's encoding: the end, or, where single lines are of another encoding
-        than the rest, surrogates that mark them (see `by_lines`). `begin`: their first byte's place."""
+        than the rest, surrogates that mark them (see `by_lines`). `begin`: their first byte's place.
+
+        What is not UTF-8 is of another encoding as a whole, or in lines, by what there is more of so far.
+        """
         data: bytes = error.object
-        guess = encoding_guess(data[error.start :])
-        mixed = self.encoding == "UTF-8" and (self._has_wide or _is_mixed(data))
+        self.damaged = True
         line = self.line_at(len(self.text)) + data[: error.start].count(self.newline.encode())
-        self._first_damage = (begin + error.start, line, guess)
-        whole = not mixed and guess != "?" and not guess.startswith("UTF-")  # as those it would begin
-        whole = whole and not marked_encoding(data[error.start :])  # a mark is none here
-        if not whole:
-            self._first_damage = (begin + error.start, line, "?")  # no word on the file as a whole
-        if not mixed or self._by_lines is False:
+        self._first_damage = (begin + error.start, line, "?")
+        if self.encoding != "UTF-8":
             self._wrong_encoding(*self._first_damage)
-        if whole:
-            self._decode_as(guess)
-            self._guessed = True
-        else:
-            self._decode_as("UTF-8")
+            return self._marked(data)
+        seen = census(data)
+        self._sound, self._odd = self._sound + seen.sound, self._odd + seen.odd
+        other = seen.guess != "?" and self._odd > self._sound and not (seen.single and self._odd == seen.odd)
+        if not other or marked_encoding(data[error.start :]):
+            if self._by_lines is False or not (self._sound or seen.single):
+                self._wrong_encoding(*self._first_damage)
+            return self._marked(data)
+        mixed = self._sound and not self.lenient  # to convert it as a whole would spoil the rest
+        self._first_damage = (begin + error.start, line, "?" if mixed else seen.guess)
+        self._wrong_encoding(*self._first_damage)
+        self.encoding, self._decoder = seen.guess, LineDecoder(seen.guess)
         text: str = self._decoder.decode(data, self.ended)
         return text
 
-    def _decode_as(self, encoding: str) -> None:
-        """Go on in another encoding, with marks for what is not of it either."""
-        self.damaged, self.encoding = True, encoding
-        self._decoder = codecs.getincrementaldecoder(encoding)("surrogateescape")
+    def _marked(self, data: bytes) -> str:
+        """Text of the file's encoding, with marks for what is not; the next bytes are looked at anew."""
+        if self.encoding == "GB18030":
+            self._decoder = LineDecoder(self.encoding)
+        else:
+            strict, errors = self._decoder, "surrogateescape" if self.encoding == "UTF-8" else MARK_UNITS
+            self._decoder = codecs.getincrementaldecoder(self.encoding)(errors)
+            self._decoder.setstate((b"", strict.getstate()[1]))
+        text: str = self._decoder.decode(data, self.ended)
+        if self.encoding == "UTF-8":
+            strict.setstate(self._decoder.getstate())
+            self._decoder = strict
+        return text
+
+    def damage(self, content: str) -> dict[str, object] | None:
+        """The first place in a text of the file that is not of the file's encoding, as a line_encoding fault
+        tells it; None when there is none."""
+        found = DAMAGED.search(content) if self.damaged else None
+        if not found:
+            return None
+        try:
+            guess = encoding_guess(content[found.start() :].encode(self.encoding, "surrogateescape"))
+        except UnicodeEncodeError:  # units of UTF-16, or lines that are UTF-8 behind it
+            guess = "?"
+        return {"column": found.start() + 1, "encoding": self.encoding, "guess": guess}
 
     def _wrong_encoding(self, byte: int, line: int, guess: str) -> None:
         """The file is not of the encoding it should be: the end, unless all faults are wanted."""
@@ -231,9 +251,15 @@ class Text:
         if guess == "?":
             if not self.lenient:
                 raise Problem(
-                    "data.encoding_unclear", where=where, byte=byte, file=shlex.quote(str(self.path))
+                    "data.encoding_unclear",
+                    where=where,
+                    byte=byte,
+                    encoding=self.encoding,
+                    file=shlex.quote(str(self.path)),
                 )
-            fault = Fault(self.name, None, line, "unclear_encoding", {"byte": byte})
+            fault = Fault(
+                self.name, None, line, "unclear_encoding", {"byte": byte, "encoding": self.encoding}
+            )
         else:
             if not self.lenient:
                 raise Problem("data.not_utf8", where=where, byte=byte, guess=guess, file=file)
@@ -295,20 +321,3 @@ class Text:
         values: dict[str, Any] = {"record": max(self.record, 0), "byte": byte}
         values |= {"reason": reason, "syntax": code}
         raise Problem(problem, where=where, file=shlex.quote(str(self.path)), **values)
-
-
-def _is_mixed(data: bytes) -> bool:
-    """Whether other encodings stand in single lines only: a line beyond ASCII is UTF-8, or there is but one
-    such line among many. (A line with a few such characters may look like UTF-8 by chance.)"""
-    lines = [line for line in data.splitlines() if line.strip()]
-    wide = [line for line in lines if not line.isascii()]
-    sound = [count for count in map(_wide_in_utf8, wide) if count]
-    return max(sound, default=0) > 3 or 4 * len(sound) > len(wide) or (len(wide) == 1 and len(lines) > 2)
-
-
-def _wide_in_utf8(line: bytes) -> int:
-    """The characters beyond ASCII of a line that is UTF-8; 0 where it is not."""
-    try:
-        return sum(not c.isascii() for c in line.decode("utf-8"))
-    except UnicodeDecodeError:
-        return 0
