@@ -28,7 +28,7 @@ from tengtune.weights.shard import (
     write_split,
     write_whole,
 )
-from tengtune.weights.strategy import Strategy, write_strategy
+from tengtune.weights.strategy import Strategy, write_merged, write_strategy
 from tengtune.weights.stream import stream
 
 
@@ -449,6 +449,24 @@ def test_a_strategy_that_does_not_fit_is_refused(
     assert problem.code == "shard.does_not_fit"
     assert words in problem.texts()["why"]
     assert "2 ranks" in problem.texts()["why"]
+
+
+def test_of_a_rank_alone_the_place_of_no_other_is_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One file of 65,536: what is missing is found without a look at every rank, once for each layout."""
+    layouts = {
+        str(dim): Layout((2,) * 16, ((dim,), tuple(d for d in range(16) if d != dim))) for dim in range(9)
+    }
+    asked = []
+    place = Layout.place
+    monkeypatch.setattr(Layout, "place", lambda self, rank: asked.append(rank) or place(self, rank))
+    save(tmp_path / "rank_0" / "checkpoint_0.ckpt", {"0": np.ones((1, 1), "<f4")})
+    write_merged(Strategy((layouts,), 2**16), tmp_path / "strategy" / "all.ckpt")
+    problem = refused(tmp_path)
+    assert problem.code == "shard.missing_rank"
+    assert str(problem.values["missing"]).startswith("1, 2, 3, ")
+    assert len(asked) < 100
 
 
 def test_an_adapter_s_matrices_need_no_hidden_size(tmp_path: Path) -> None:

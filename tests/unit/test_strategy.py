@@ -269,6 +269,12 @@ def test_grids_of_different_sizes(tmp_path: Path) -> None:
     assert refused(tmp_path / "a.ckpt").code == "strategy.sizes_differ"
 
 
+def test_stages_of_more_devices_than_there_can_be(tmp_path: Path) -> None:
+    grid = {"dev_matrix": [65536], "tensor_map": [0], "opt_weight_shard_size": 0}
+    (tmp_path / "a.ckpt").write_bytes(strategy_bytes({"0-w": LAYOUT | grid, "1-w": LAYOUT | grid}))
+    assert refused(tmp_path / "a.ckpt").code == "strategy.too_many"
+
+
 def test_a_name_mindspore_would_cut_is_not_written(tmp_path: Path) -> None:
     with pytest.raises(Problem) as caught:
         write_strategy(Strategy(({"a-b": repeated(1, 2)},), 2), tmp_path)

@@ -10,10 +10,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
 
 Shape = tuple[int, ...]
 
 MAX_DEVICES = 2**16
+"""Of a stage, and of all stages together."""
 
 
 class LayoutFault(ValueError):
@@ -83,6 +88,14 @@ class Layout:
                 index = index * self.opt_pieces + self._repeat_index(rank) % self.opt_pieces
             place.append(index)
         return tuple(place)
+
+    def pieces(self) -> npt.NDArray[np.int64]:
+        """For each of the stage's ranks the number of the piece it holds, counted row by row: [devices]."""
+        ranks: Any = np.arange(self.devices)  # the arithmetic of one rank, on all at once
+        numbers = np.zeros(self.devices, np.int64)
+        for index, count in zip(self.place(ranks), self.counts, strict=True):
+            numbers = numbers * count + index
+        return numbers
 
     def whole_shape(self, local: Shape) -> Shape:
         """The shape of the tensor whose pieces have the shape `local`."""

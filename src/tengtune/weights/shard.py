@@ -180,11 +180,14 @@ def _lost_ranks(strategy: Strategy, have: Mapping[int, Path]) -> list[int]:
     lost: set[int] = set()
     for number, stage in enumerate(strategy.stages):
         first = number * strategy.devices
-        present = [rank for rank in range(strategy.devices) if first + rank in have]
-        absent = [rank for rank in range(strategy.devices) if first + rank not in have]
-        for layout in {*stage.values(), repeated(0, strategy.devices)} if absent else ():
-            held = {layout.place(rank) for rank in present}
-            lost |= {first + rank for rank in absent if layout.place(rank) not in held}
+        there = np.array([first + rank in have for rank in range(strategy.devices)])
+        gone = np.zeros(strategy.devices, bool)
+        for layout in {*stage.values(), repeated(0, strategy.devices)}:
+            if (gone | there).all():  # no rank is absent, or each is lost already
+                break
+            pieces = layout.pieces()
+            gone |= ~np.isin(pieces, pieces[there])
+        lost |= {first + int(rank) for rank in np.flatnonzero(gone)}
     return sorted(lost)
 
 

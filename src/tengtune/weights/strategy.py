@@ -24,7 +24,7 @@ from tengtune.ui import language
 from tengtune.ui.lists import first_few
 from tengtune.ui.problems import Problem, os_errors
 from tengtune.weights import wire
-from tengtune.weights.layout import Layout, LayoutFault, Shape
+from tengtune.weights.layout import MAX_DEVICES, Layout, LayoutFault, Shape
 
 NODE = "tengtune"
 """The one node item we write: MindSpore reads the stage from the first and refuses a file without."""
@@ -109,8 +109,11 @@ def read_strategy(path: Path) -> Strategy:
     sizes = {layout.devices for layouts in stages.values() for layout in layouts.values()}
     if len(sizes) > 1:
         raise Problem("strategy.sizes_differ", where=path, sizes=sorted(sizes))
+    devices = sizes.pop()
+    if devices * len(stages) > MAX_DEVICES:
+        raise Problem("strategy.too_many", where=path, stages=len(stages), devices=devices, most=MAX_DEVICES)
     ordered = tuple(stages[stage] for stage in sorted(stages))
-    return Strategy(ordered, sizes.pop(), tuple(file.path for file in read))
+    return Strategy(ordered, devices, tuple(file.path for file in read))
 
 
 def _disagreement(path: Path, read: list[_File], stage: int) -> Problem:
