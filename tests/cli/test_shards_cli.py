@@ -143,3 +143,19 @@ def test_a_number_of_ranks_that_cuts_nothing_is_told(tmp_path: Path) -> None:
     for ranks in (1, 2):
         done = tengtune("--split", WHOLE, "--ranks", ranks, "--out", tmp_path / f"r{ranks}", "-q")
         assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("exists", [True, False])
+def test_an_output_that_is_a_link_is_refused_and_stays(tmp_path: Path, exists: bool) -> None:
+    link, place = tmp_path / "link", tmp_path / "place"
+    link.symlink_to(place)
+    if exists:
+        place.mkdir()
+    for done in (
+        tengtune("--split", WHOLE, "--ranks", 2, "--out", link),
+        anything("convert", WHOLE, link, "--to", "hf"),
+    ):
+        assert done.returncode == 2, done.stderr
+        assert f"It leads to {place}" in " ".join(done.stderr.split())
+    assert link.is_symlink()
+    assert [entry.name for entry in sorted(tmp_path.iterdir())] == ["link", *["place"] * exists]

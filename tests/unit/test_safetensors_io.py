@@ -325,3 +325,10 @@ def test_a_damaged_file_is_a_problem_or_still_a_file(
 
 def test_a_tensor_without_values_has_no_pieces_however_many_rows_it_tells_of() -> None:
     assert next(blocks(np.empty((10**17, 0), np.float32)), None) is None
+
+
+def test_the_name_of_the_format_s_own_texts_is_not_written(tmp_path: Path) -> None:
+    with pytest.raises(Problem) as caught:
+        write_file(tmp_path / "m.safetensors", [stream("__metadata__", np.ones(3, np.float32))])
+    assert caught.value.code == "weights.reserved_name"
+    assert not list(tmp_path.iterdir())

@@ -11,7 +11,10 @@ from tengtune.ui.problems import Problem, os_errors
 
 
 def refuse_here(out: Path) -> None:
-    """Problem where the output would be the folder the command is called in, or has no name of its own."""
+    """Problem where the output would be the folder the command is called in, or has no name of its own, or
+    is a link: it would be replaced, and the disk it leads to measured for the one it lies on."""
+    if out.is_symlink():
+        raise Problem("io.link", where=out.absolute(), target=os.readlink(out))
     if out.name in ("", "..") or (out.exists() and out.samefile(".")):
         raise Problem("io.here", where=out.absolute())
 

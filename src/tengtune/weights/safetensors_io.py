@@ -30,6 +30,7 @@ SHARD_BYTES = 5 * 10**9
 
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
+METADATA = "__metadata__"
 
 MAX_HEADER = 16 * 2**20
 """Room for 100,000 tensors. The format allows 100 MB, which as Python objects would take gigabytes."""
@@ -87,9 +88,13 @@ def open_file(path: Path) -> dict[str, Array]:
 
 
 def write_file(path: Path, tensors: Iterable[TensorStream], advance: Advance | None = None) -> None:
-    """Write one file, atomically. Wide dtypes go first, so that every tensor is aligned to its own size."""
+    """Write one file, atomically. Wide dtypes go first, so that every tensor is aligned to its own size.
+    Problem, before anything is written, for a tensor of the name that the format keeps for itself."""
+    tensors = list(tensors)
+    if any(tensor.name == METADATA for tensor in tensors):
+        raise Problem("weights.reserved_name", where=path, name=METADATA)
     ordered = sorted(tensors, key=lambda t: -t.dtype.itemsize)
-    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}  # transformers refuses a file without it
+    header: dict[str, Any] = {METADATA: {"format": "pt"}}  # transformers refuses a file without it
     offset = 0
     for tensor in ordered:
         header[tensor.name] = {
@@ -170,7 +175,7 @@ def _read_header(path: Path, stream: IO[bytes], size: int) -> tuple[list[_Entry]
     if begin != b"{" or length > MAX_HEADER:
         raise Problem("weights.not_safetensors", where=path, length=length)
     header = parse_object(begin + stream.read(length - 1), path, "weights.bad_json")
-    metadata = header.pop("__metadata__", None)
+    metadata = header.pop(METADATA, None)
     crc = metadata.get("crc_num") if isinstance(metadata, dict) else None
     entries = sorted((_entry(path, *item) for item in header.items()), key=lambda e: (e.begin, e.end))
     end = 0
