@@ -4,6 +4,7 @@ traceback; and our own files of one object a line, of which a bad line costs its
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,6 +13,8 @@ from typing import Any
 from tengtune.ui.problems import Problem, os_errors
 
 MAX_BYTES = 64 * 2**20
+
+_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
 def read_object(path: Path, code: str) -> dict[str, Any]:
@@ -41,9 +44,12 @@ def objects(path: Path, fits: Callable[[dict[str, Any]], bool]) -> Iterator[dict
 
 def parse_object(raw: bytes, where: object, code: str) -> dict[str, Any]:
     """The JSON object in `raw` (UTF-8, a byte-order mark allowed). A key that stands twice is refused:
-    which of the two counts is for the reader to guess."""
+    which of the two counts is for the reader to guess. So is half a character (an escape like \\ud800
+    alone): no file and no screen takes it."""
     try:
         value = json.loads(raw.decode("utf-8-sig"), object_pairs_hook=_unique)
+        if _SURROGATE.search(raw):
+            json.dumps(value, ensure_ascii=False).encode()
     except (ValueError, RecursionError) as error:
         raise Problem(code, where=where, reason=str(error)) from error
     if not isinstance(value, dict):

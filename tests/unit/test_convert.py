@@ -320,6 +320,21 @@ def test_what_is_refused(tmp_path: Path, qwen1: Path, qwen2: Path) -> None:
         problem("convert.bad_record", there, out)
 
 
+@pytest.mark.parametrize(("to", "layout"), [("mindspore", "qkv-concat"), ("mindspore", "mcore-contiguous")])
+def test_dtypes_that_differ_in_one_fused_linear(tmp_path: Path, qwen2: Path, to: str, layout: str) -> None:
+    weights = load_file(qwen2 / "model.safetensors")
+    name = "model.layers.1.self_attn.q_proj.weight"
+    save_file({**weights, name: weights[name].astype("f2")}, qwen2 / "model.safetensors")
+    with pytest.raises(Problem, match=rf"{name}: float16\n.*k_proj.weight: bfloat16\n") as caught:
+        open_job(qwen2, to, layout=layout)
+    assert caught.value.code == "convert.mixed_dtypes"
+    there = run(qwen2, tmp_path / "there", to, layout=layout, dtype="float32")
+    back = load_file(run(there, tmp_path / "back", "hf") / "model.safetensors")
+    assert np.array_equal(back[name], weights[name].astype("f2").astype("f4"))
+    apart = run(qwen2, tmp_path / "apart", to, layout="mindformers")  # each in a tensor of its own
+    assert load_file(run(apart, tmp_path / "again", "hf") / "model.safetensors")[name].dtype == np.float16
+
+
 def test_an_output_that_holds_the_input(tmp_path: Path, qwen2: Path) -> None:
     job = open_job(qwen2, "mindspore")
     for out in (qwen2, tmp_path):

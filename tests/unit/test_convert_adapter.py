@@ -278,6 +278,22 @@ def test_dtypes(tmp_path: Path, peft: Path) -> None:
     )
 
 
+def test_dtypes_that_differ_in_one_fused_linear(tmp_path: Path) -> None:
+    """Qwen1's c_attn has one A and one B for q, k and v; that these two differ is no fault."""
+    tensors = mindformers_tensors()
+    for name in tensors:
+        tensors[name] = tensors[name].astype("f4" if name.endswith("_a") else "f2")
+    there = run(write_ckpt(tmp_path / "a.ckpt", tensors), tmp_path / "there", "hf", alpha=1.0)
+    kinds = {name[-13:-7]: array.dtype.name for name, array in peft_tensors(there).items()}
+    assert kinds == {"lora_A": "float32", "lora_B": "float16"}
+    first = "transformer.layers.1.attention.wk.mindpet_delta_lora_a"
+    tensors[first] = tensors[first].astype("f2")
+    source = write_ckpt(tmp_path / "b.ckpt", tensors)
+    fault = problem("convert.mixed_dtypes", source, alpha=1.0)
+    assert "model.layers.1.self_attn.k_proj.lora_A.weight: float16" in str(fault)
+    run(source, tmp_path / "one", "hf", alpha=1.0, dtype="float32")
+
+
 def test_values_beyond_a_dtype_are_told(tmp_path: Path, peft: Path) -> None:
     name = "base_model.model.transformer.h.0.mlp.w1.lora_A.weight"
     tensors = peft_tensors(peft)

@@ -309,6 +309,15 @@ def test_parts_must_fill_the_tensor(tmp_path: Path, parts: list[Any], whole: boo
         open_checkpoint(folder)
 
 
+def test_a_name_with_half_a_character(tmp_path: Path, model: Path, weights: Weights) -> None:
+    folder = save(tmp_path / "dcp", {**weights, "model.x": torch.ones(2)})
+    metadata = (folder / ".metadata").read_bytes()
+    changed = metadata.replace(b"model.x", b"mod\xed\xa0\x80x")
+    assert changed != metadata
+    (folder / ".metadata").write_bytes(changed)
+    str(problem("convert.bad_pickle", folder, config=model)).encode()
+
+
 def test_two_tensors_of_one_name(tmp_path: Path, model: Path, weights: Weights) -> None:
     """With and without what torch.compile puts into it."""
     again = {"model.layers.0._orig_mod.mlp.up_proj.weight": torch.zeros(50, 64)}

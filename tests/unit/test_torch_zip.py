@@ -184,6 +184,12 @@ def test_the_hand_written_pickle_is_a_tensor(tmp_path: Path) -> None:
     assert open_file(archive(tmp_path / "m.bin", raw))["w"].shape == (2, 2)
 
 
+def test_a_name_with_half_a_character_is_refused(tmp_path: Path) -> None:
+    fault = problem(save(tmp_path / "m.bin", {"a\ud800": torch.ones(2)}))
+    assert "half a character" in str(fault)
+    str(fault).encode()
+
+
 @pytest.mark.parametrize(
     ("offset", "shape", "strides"),
     [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -96,7 +97,24 @@ def open_conversion(
     if source == layouts.HALF_REVERSED:
         notes.append(("convert.repaired", {}))
     tensors = canonical_tensors(found.tensors, spec, source, found.path)
+    if dtype is None:
+        refuse_mixed(
+            found.path,
+            {
+                name: {part: tensors[part].dtype.name for part in stored.parts}
+                for name, stored in layouts.stored_tensors(spec, target).items()
+            },
+        )
     return Conversion(found, spec, tensors, base, source, target, to, dtype, notes)
+
+
+def refuse_mixed(where: Path, linears: Mapping[str, Mapping[str, str]]) -> None:
+    """Problem where tensors that are to be one have several dtypes. linears: its name -> the dtypes of what
+    it is made of, by name."""
+    for name, dtypes in linears.items():
+        if len(set(dtypes.values())) > 1:
+            parts = "\n".join(f"{part}: {dtype}" for part, dtype in dtypes.items())
+            raise Problem("convert.mixed_dtypes", where=where, name=name, parts=parts)
 
 
 def config_folder(found: Found, given: Path | None) -> Path:

@@ -26,7 +26,7 @@ from tengtune.ui.problems import FAILED_RUN, Problem
 from tengtune.weights import ckpt_io, safetensors_io
 from tengtune.weights.adapter import CONFIG, WEIGHTS, plain, read_adapter, write_adapter
 from tengtune.weights.cast import DTYPES, to_dtype
-from tengtune.weights.convert import CKPT_FILE, HUGGING_FACE, check_space
+from tengtune.weights.convert import CKPT_FILE, HUGGING_FACE, check_space, refuse_mixed
 from tengtune.weights.found import ADAPTER_CKPT, Found, open_found
 from tengtune.weights.mindformers_yaml import YAML
 from tengtune.weights.output import refuse_input
@@ -91,7 +91,20 @@ def open_adapter(
             tensors[name], beyond = to_dtype(array, DTYPES[dtype])
             saturated += [name] if beyond else []
     target = HF if to == HUGGING_FACE else layout or MINDFORMERS
+    if found.family == "qwen1" and target == HF:
+        refuse_mixed(found.path, _joined_dtypes(tensors))
     return AdapterConversion(found, found.family, tensors, rank, known, config, to, target, dtype, saturated)
+
+
+def _joined_dtypes(tensors: Tensors) -> dict[str, dict[str, str]]:
+    """The dtypes of what PEFT's Qwen1 has in one A or B, by its name."""
+    linears = dict[str, dict[str, str]]()
+    for name, array in tensors.items():
+        if lora := names.split_lora(name):
+            whole = names.whole_linear(lora[0])
+            if whole != lora[0]:
+                linears.setdefault(whole + lora[1], {})[name] = array.dtype.name
+    return linears
 
 
 def _from_peft(folder: Path, family: Family) -> tuple[Tensors, int, float]:

@@ -17,6 +17,7 @@ from tengtune.ui.problems import Problem
 from tengtune.weights import torch_zip
 from tengtune.weights.inert_pickle import load_metadata
 from tengtune.weights.stream import Array, Counted, Rows
+from tengtune.weights.torch_pickle import is_text
 
 METADATA = ".metadata"
 _WRAPPERS = re.compile(r"(_fsdp_wrapped_module|_checkpoint_wrapped_module|_orig_mod)\.")
@@ -115,6 +116,8 @@ def model_names(tensors: Mapping[str, Rows], where: Path) -> dict[str, Rows]:
     stored: dict[str, str] = {}
     for name, rows in tensors.items():
         own = _WRAPPERS.sub("", name)
+        if not is_text(name):
+            raise Problem("convert.bad_pickle", where=where, reason=repr(name)[:200])
         if own in plain:
             raise Problem("convert.same_name", where=where, name=own, names=f"{stored[own]}\n{name}")
         plain[own], stored[own] = rows, name

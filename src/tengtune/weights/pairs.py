@@ -65,7 +65,7 @@ def join_parts(tensors: Mapping[str, Array]) -> tuple[dict[str, Array], dict[str
             continue
         a = np.concatenate(each)
         rows, column = len(blocks[own[0]]), 0
-        b = np.zeros((rows * len(parts), len(a)), a.dtype)
+        b = np.zeros((rows * len(parts), len(a)), blocks[own[0]].dtype)
         for part, block in blocks.items():
             place = parts.index(part) * rows
             b[place : place + rows, column : column + block.shape[1]] = block

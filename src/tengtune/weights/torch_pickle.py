@@ -107,7 +107,14 @@ def read_tensors(raw: bytes) -> dict[str, TensorInfo]:
     for name, value in result.items():
         if not isinstance(name, str) or not isinstance(value, TensorInfo):
             raise Fault("form", f"{str(name)[:100]!r} is a {_kind(value)}, not a tensor")
+        if not is_text(name):
+            raise Fault("form", f"the name {name[:100]!r} has half a character")
     return result
+
+
+def is_text(name: str) -> bool:
+    """Whether UTF-8 can hold a name: pickles may have halves of characters (surrogates)."""
+    return name.encode(errors="ignore").decode() == name
 
 
 class _Machine:
