@@ -13,7 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.qwen1 import as_tensor
 
-from tengtune.weights.cast import DTYPES, cast, saturate, to_dtype
+from tengtune.ui import language
+from tengtune.weights.cast import DTYPES, cast, saturate, saturation, to_dtype
 
 
 @pytest.mark.parametrize("source", ["float32", "float16", "bfloat16"])
@@ -120,3 +121,12 @@ def test_one_and_a_bit_more_than_half_a_step() -> None:
 def test_no_values_at_all() -> None:
     found, beyond = to_dtype(np.zeros((0, 4)), DTYPES["float16"])
     assert (found.shape, found.dtype, beyond) == ((0, 4), np.float16, False)
+
+
+@pytest.mark.parametrize(("dtype", "most"), [("float16", "65504"), ("bfloat16", "3.38953e+38")])
+@pytest.mark.parametrize("area", ["convert", "merge"])
+def test_what_was_beyond_a_dtype_is_named(area: str, dtype: str, most: str) -> None:
+    code, values = saturation(area, dtype, ["a", "b"])
+    said = language.say(code, **values)
+    assert said.startswith(f"{dtype} holds at most {most}; ")
+    assert "2 tensors: a, b." in said

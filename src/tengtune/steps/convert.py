@@ -13,7 +13,7 @@ from tengtune.ui import language
 from tengtune.ui.console import Console
 from tengtune.ui.lists import first_few, size
 from tengtune.ui.problems import Problem
-from tengtune.weights.cast import LIMITS
+from tengtune.weights.cast import saturation
 from tengtune.weights.convert import CKPT_FILE, Conversion, open_conversion, write_conversion
 from tengtune.weights.convert_adapter import AdapterConversion, open_adapter, write_adapter_conversion
 from tengtune.weights.found import open_found
@@ -74,16 +74,10 @@ def convert(job: Job, out: Path, console: Console, shard_bytes: int = SHARD_BYTE
         with meter(console, job.nbytes, "convert.progress") as advance:
             write_conversion(job, out, shard_bytes, advance)
     if job.saturated:
-        warn_saturated(console, "convert", str(job.dtype), job.saturated)
+        code, values = saturation("convert", str(job.dtype), job.saturated)
+        console.warn(code, **values)
     console.say("convert.done", folder=out)
     return {**figures(job), "saturated": job.saturated, "seconds": round(time.monotonic() - start, 3)}
-
-
-def warn_saturated(console: Console, area: str, dtype: str, tensors: list[str]) -> None:
-    """Say which tensors had values beyond a dtype, and what they are now."""
-    code, most = "saturated" if dtype == "float16" else "saturated_wide", f"{LIMITS[dtype][0]:g}"
-    shown = first_few(tensors, ", ")
-    console.warn(f"{area}.{code}", dtype=dtype, most=most, count=len(tensors), tensors=shown)
 
 
 def describe(job: Job, console: Console) -> None:

@@ -11,10 +11,10 @@ from typing import Any
 from tengtune.engine import Result
 from tengtune.models import layouts
 from tengtune.recipe import Recipe
-from tengtune.steps.convert import warn_saturated
 from tengtune.ui import language
 from tengtune.ui.console import Console
 from tengtune.ui.lists import first_few, size
+from tengtune.weights.cast import saturation
 from tengtune.weights.found import open_all
 from tengtune.weights.merge import open_merge, place_full, write_merge
 from tengtune.weights.output import refuse_input
@@ -71,7 +71,8 @@ def merge_adapter(
     for name in merge.saturated:
         by_dtype.setdefault(merge.source[name].dtype.name, []).append(name)
     for dtype, tensors in by_dtype.items():
-        warn_saturated(console, "merge", dtype, tensors)
+        code, values = saturation("merge", dtype, tensors)
+        console.warn(code, **values)
     if merge.spoilt:
         console.warn("merge.spoilt", tensors=first_few(merge.spoilt, ", "))
     console.say("merge.done", folder=out)
