@@ -6,6 +6,7 @@ import csv
 import shlex
 from collections import deque
 from collections.abc import Iterator
+from itertools import islice
 
 from tengtune.data.fault import Fault
 from tengtune.data.json_stream import IsRecord, Items
@@ -16,6 +17,8 @@ from tengtune.ui.problems import Problem
 DELIMITERS = ",\t;|"
 SURE = 10
 """So many lines that fit the header, and none that does not, are rows."""
+FAR = 50
+"""Lines within which the end of a cell of several lines is looked for."""
 
 
 def table_delimiter(text: Text, is_record: IsRecord) -> str | None:
@@ -65,6 +68,17 @@ class _Lines:
         """All but the first line of the row are to be read again."""
         self._again.extendleft(reversed(self.taken[1:]))
         del self.taken[1:]
+
+    def ahead(self, count: int) -> list[str]:
+        """The next lines, at most `count` of them, which stay to be read."""
+        missing = max(count - len(self._again), 0)
+        self._again.extend(f"{line}\n" for line in islice(self._lines, missing))
+        return list(islice(self._again, count))
+
+    def take(self, count: int) -> None:
+        """The next lines belong to the row."""
+        for _ in islice(self, count):
+            pass
 
     @property
     def raw(self) -> str:
@@ -118,11 +132,27 @@ def _unread(text: Text, lines: _Lines, table: tuple[str, int], number: int, erro
     if never_closed and not text.lenient:
         where, file = f"{text.path}:{lines.line}", shlex.quote(str(text.path))
         raise Problem("data.open_quote", where=where, line=lines.line, file=file)
-    if _are_rows(lines.taken[1:], *table):
+    if not never_closed:
+        lines.give_back()
+        lines.take(_rest_of_cell(lines, table[0]))
+    elif _are_rows(lines.taken[1:], *table):
         lines.give_back()
     if never_closed:
         return _fault(text, lines, number, "open_quote_from", line=lines.line)
     return _fault(text, lines, number, "bad_row", reason=str(error))
+
+
+def _rest_of_cell(lines: _Lines, delimiter: str) -> int:
+    """How many lines after its first belong to a row that is none: those of a cell that is open at the end of
+    that line, and whose closing quotation mark stands where none can open a cell. Else it has been forgotten,
+    and the next line begins a row."""
+    if lines.taken[0].count('"') % 2 == 0:
+        return 0
+    for count, line in enumerate(lines.ahead(FAR), 1):
+        if line.count('"') % 2:
+            before = line.partition('"')[0]
+            return 0 if not before or before.endswith(delimiter) else count
+    return 0
 
 
 def _fault(text: Text, lines: _Lines, number: int, code: str, **values: object) -> Fault:
