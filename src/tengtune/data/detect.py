@@ -103,8 +103,8 @@ def layout(head: str) -> Layout | None:
     comments = _COMMENTS.match(text)
     if comments:  # a comment costs JSON Lines its own line only
         return "lines" if text.startswith("{", comments.end()) else None
-    if not text.startswith("{"):
-        return None
+    if not text.startswith("{"):  # JSON Lines whose first is none?
+        return "lines" if _are_objects(re.split("[\r\n]", f"{text}\n", maxsplit=1)[1]) else None
     first, *rest = re.split("[\r\n]", text, maxsplit=1)
     if not rest:
         return "lines"

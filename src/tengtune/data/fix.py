@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import IO, Any
@@ -90,6 +90,8 @@ class Fixer:
         """Note a fault of the file; it comes after the file's records."""
         if fault.code == "no_record":
             return
+        if fault.raw:
+            self._reject(fault.file, None, fault.line, [fault], raw=fault.raw)
         self._change(fault.file, None, fault.line, done(fault), fault.reason())
         if fault.code in RECODED and fault.values.get("guess") != "?":
             self.counts["mended"] += self._as_it_was.pop(fault.file, 0)
@@ -108,12 +110,12 @@ class Fixer:
         return faults
 
     def _reject(
-        self, file: str, record: int, line: int | None, reasons: Iterable[Fault], **content: Any
+        self, file: str, record: int | None, line: int | None, reasons: Iterable[Fault], **content: Any
     ) -> None:
-        """`content`: the record as `value`, or its text as `raw`."""
+        """`content`: the record as `value`, or its text as `raw`. `record`: None for a text that is none."""
         self.counts["rejected"] += 1
         told = [{"code": fault.code, "reason": fault.reason()} for fault in reasons]
-        entry = {"file": file, "record": record, "line": line, "reasons": told, **content}
+        entry = {"file": file, "record": record, "line": line, "reasons": told, **without_nan(content, str)}
         self.rejected.write(written(entry) + "\n")
 
     def _change(self, file: str, record: int | None, line: int | None, change: str, reason: str) -> None:
@@ -167,10 +169,10 @@ def mended_value(value: Any) -> tuple[Any, list[str]]:
     return result, changes
 
 
-def without_nan(value: Any) -> Any:
-    """The value with null for the numbers JSON does not know."""
+def without_nan(value: Any, instead: Callable[[float], Any] = lambda number: None) -> Any:
+    """The value with null, or what `instead` gives, for the numbers JSON does not know."""
     if isinstance(value, float):
-        return value if math.isfinite(value) else None
+        return value if math.isfinite(value) else instead(value)
     if isinstance(value, dict):
-        return {key: without_nan(inner) for key, inner in value.items()}
-    return [without_nan(inner) for inner in value] if isinstance(value, list) else value
+        return {key: without_nan(inner, instead) for key, inner in value.items()}
+    return [without_nan(inner, instead) for inner in value] if isinstance(value, list) else value

@@ -20,7 +20,9 @@ LONGEST_MENDED = 1 << 20
 _STRING = (
     r'"[^"\\]*(?:\\.[^"\\]*)*(?:"|\Z)'  # an unended one is matched, too: else each quote is tried in vain
 )
-_NOISE = re.compile(rf"(?s)({_STRING})|(?://|#)[^\n]*|,(?=\s*[\]}}])")
+# Behind a text's quotation mark, or with one that is never closed, it is rather a part of the text.
+_COMMENT = r"""(?<![^\s,\[\]{}])(?://|#)[^\n"]*(?:"[^\n"]*"[^\n"]*)*(?=\n|\Z)"""
+_NOISE = re.compile(rf"(?s)({_STRING})|{_COMMENT}|,(?=\s*[\]}}])")
 _ESCAPE = re.compile(r'\\(["\\/bfnrtu]|.)', re.S)
 FAR = 1 << 17
 """Characters within which the next record is sought by its first key; else any object is taken for it."""
@@ -97,6 +99,8 @@ def _is_plain(text: str) -> bool:
     tree = ast.parse(text, mode="eval")
     texts = sum(isinstance(node, ast.Constant) and isinstance(node.value, str) for node in ast.walk(tree))
     kinds = [token.type for token in tokenize.generate_tokens(io.StringIO(text).readline)]
+    if tokenize.COMMENT in kinds:  # rather the rest of a text with a quotation mark in it
+        return False
     for node in ast.walk(tree):
         keys = [ast.dump(key) for key in node.keys if key] if isinstance(node, ast.Dict) else []
         if len(set(keys)) < len(keys):

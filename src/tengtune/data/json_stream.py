@@ -15,8 +15,9 @@ from typing import Any
 from tengtune.data import json_mend
 from tengtune.data.detect import Layout
 from tengtune.data.fault import Fault
+from tengtune.data.json_stray import BEFORE_RECORD, BEHIND_RECORD, BETWEEN_VALUES, strays
 from tengtune.data.json_value import DECODER, NEAR_END, Record, check_depth, record, scan, syntax_code
-from tengtune.data.window import BLANK, BOM, Text
+from tengtune.data.window import BLANK, BLANKS, BOM, Text
 from tengtune.ui import language
 from tengtune.ui.problems import Problem
 
@@ -63,7 +64,11 @@ def read_json(text: Text, kind: Layout, is_record: IsRecord) -> Items:
 def _values(text: Text, is_record: IsRecord) -> Items:
     """Lists and objects that follow each other."""
     count = 0
-    while mark := text.peek():
+    while True:
+        yield from strays(text, BETWEEN_VALUES)
+        mark = text.peek()
+        if not mark:
+            return
         if len(text.text) - text.position < AHEAD:
             text.fill()  # what a value begins with must not be cut by the window's end
         count += 1
@@ -73,6 +78,8 @@ def _values(text: Text, is_record: IsRecord) -> Items:
             yield from _turns(text) if _TURN.match(text.text, text.position) else _list(text)
         elif mark == "{":
             yield from _object(text, is_record)
+        elif text.lenient:
+            yield from _element(text)
         else:
             yield from _broken(text, "data.json_extra")
             return
@@ -124,30 +131,29 @@ def _undecoded(text: Text, found: Record) -> Fault | None:
 def _list(text: Text) -> Items:
     """The elements of a list."""
     text.position += 1
-    if text.peek() == "]":
-        text.position += 1
-        return
     known: set[str] = set()
+    before = "["  # what stands before the present position: the list's bracket, a comma, or "" for an element
     while True:
+        yield from strays(text, BEFORE_RECORD if before else BEHIND_RECORD)
+        mark = text.peek()
+        if mark == "]":
+            if before == ",":
+                yield from _broken(text, "data.json_trailing_comma")
+            text.position += 1
+            return
+        if not before and mark == ",":
+            text.position += 1
+            before = ","
+            continue
+        if not before:
+            yield from _broken(text, "data.json_comma_missing" if mark else "data.json_truncated")
+            if not mark:
+                return
         for item in _element(text, known):
             if isinstance(item, Record) and item.value and isinstance(item.value, dict) and len(known) < 16:
                 known.add(next(iter(item.value)))
             yield item
-        mark = text.peek()
-        if mark == "]":
-            text.position += 1
-            return
-        if mark == ",":
-            text.position += 1
-            if text.peek() == "]":
-                yield from _broken(text, "data.json_trailing_comma")
-                text.position += 1
-                return
-        elif not mark:
-            yield from _broken(text, "data.json_truncated")
-            return
-        else:
-            yield from _broken(text, "data.json_comma_missing")
+        before = ""
 
 
 def _object(text: Text, is_record: IsRecord) -> Items:
@@ -270,12 +276,16 @@ def _values_of(text: Text, line: str) -> list[Any]:
         value, end = DECODER.raw_decode(line, position)
         check_depth(value, line, position, end)
         values.append(value)
-        position = end
-        rest = line[position:].lstrip(BLANK)
-        if rest.startswith(","):
+        position = _after_blanks(line, end)
+        if line.startswith(",", position):
             text.remark("comma_lines")
-            rest = rest[1:].lstrip(BLANK)
-        position = len(line) - len(rest)
+            position = _after_blanks(line, position + 1)
     if len(values) > 1:
         text.remark("values_joined")
     return values
+
+
+def _after_blanks(line: str, position: int) -> int:
+    """The place of the next character that is no blank."""
+    found = BLANKS.match(line, position)
+    return found.end() if found else position

@@ -70,6 +70,10 @@ def _suffix(path: Path) -> str:
 def _items(text: Text, promised: str | None, is_record: IsRecord) -> tuple[str, Items]:
     """What the text is, and its records."""
     kind = layout(text.text[text.position :])
+    if (
+        kind is None and promised not in ("table", "plain") and text.fill()
+    ):  # its first line may be long, and the next tell what it is
+        kind = layout(text.text[text.position :])
     if kind is not None and not (promised in ("table", "plain") and not _begins_with_json(text)):
         return kind, read_json(text, kind, is_record)
     delimiter = table_delimiter(text, is_record)

@@ -26,7 +26,7 @@ LONGEST = 1 << 26
 HEAD = 4096
 BOM = "\ufeff"
 BLANK = " \t\r\n" + BOM
-_BLANKS = re.compile(f"[{BLANK}]*")
+BLANKS = re.compile(f"[{BLANK}]*")
 
 
 class RawFile:
@@ -271,7 +271,7 @@ class Text:
     def peek(self) -> str:
         """The next character that is no blank, "" at the end; `position` is moved to it."""
         while True:
-            match = _BLANKS.match(self.text, self.position)
+            match = BLANKS.match(self.text, self.position)
             self.position = match.end() if match else self.position
             if self.position < len(self.text):
                 return self.text[self.position]
