@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tengtune.data import window
+from tengtune.data.detect import foreign
 from tengtune.data.fault import Fault
 from tengtune.data.json_value import Record
 from tengtune.data.records import read_records
@@ -99,3 +100,16 @@ def test_a_bad_byte_costs_its_record_and_the_encoding_is_named(tmp_path: Path) -
     (lost,) = (fault for fault in faults if fault.record is not None)
     assert (lost.code, lost.record) == ("line_encoding", 4)
     assert "not GBK" in lost.reason()
+
+
+@pytest.mark.parametrize("word", ["一", "开", "、plain", "Ā", "一一"])
+@pytest.mark.parametrize("codec", ["utf-16-le", "utf-16-be"])
+def test_utf16_without_a_mark_is_known_whatever_its_characters(tmp_path: Path, codec: str, word: str) -> None:
+    records = [{"q": "Q", "a": word}, {"q": "Q2", "a": "x"}]
+    path = tmp_path / "a.jsonl"
+    path.write_bytes("".join(laid_out(records, "lines")).encode(codec))
+    assert found_in(path)[0] == records
+
+
+def test_bytes_with_nuls_are_not_taken_for_utf16() -> None:
+    assert foreign(bytes([5, 0, 9, 0, 0, 1, 7, 0, 3, 0, 1, 0, 2, 0, 6, 0]) * 20) == ("binary", "?")

@@ -55,6 +55,7 @@ _PAGE = re.compile(
 )
 _XML = re.compile(rb"\s*<\?xml\b")
 _PICKLE = re.compile(rb"\x80[\x02-\x05][\x00-\xff]")
+_CONTROL = re.compile("[\x00-\x08\x0e-\x1f]")
 _COMMENTS = re.compile(r"(?:\s*(?://|#)[^\n]*\n)+\s*")
 
 
@@ -82,12 +83,16 @@ def marked_encoding(head: bytes) -> tuple[str, bytes] | None:
 
 
 def unmarked_utf16(head: bytes) -> str | None:
-    """UTF-16 without a byte order mark shows by a NUL in every second byte of its ASCII."""
+    """UTF-16 without a byte order mark shows by a NUL in every second byte of its ASCII; a character like
+    U+4E00 has one in the other."""
     head = head[: len(head) // 2 * 2]
     even, odd = head[::2].count(0), head[1::2].count(0)
-    if min(even, odd) or max(even, odd) * 16 <= len(head):
+    if min(even, odd) * 4 > max(even, odd) or max(even, odd) * 16 <= len(head):
         return None
-    return "UTF-16BE" if even else "UTF-16LE"
+    name = "UTF-16BE" if even > odd else "UTF-16LE"
+    if min(even, odd) and _CONTROL.search(head.decode(name, "replace")):
+        return None
+    return name
 
 
 def layout(head: str) -> Layout | None:
