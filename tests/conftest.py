@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from pathlib import Path
 
 from hypothesis import HealthCheck, settings
@@ -18,6 +19,9 @@ os.environ.update(
 )
 # Tiny tensors: a second thread gives nothing, and on a busy machine it waits for ever.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# A shell starts what it puts into the background with Ctrl-C ignored, and every process below inherits that.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 # Every Python that a test starts imports tests/offline/sitecustomize.py.
 os.environ["PYTHONPATH"] = os.pathsep.join(
     [str(Path(__file__).parent / "offline"), *filter(None, [os.environ.get("PYTHONPATH")])]

@@ -32,9 +32,14 @@ _SIGNED = ("pid", "host", "command")
 _TAKEN = (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES)
 _NO_FILE = (errno.EROFS, errno.EACCES, errno.EPERM)
 
-_held: set[Path] = set()
-"""What this process holds: whoever holds it may ask for it again."""
+_held: dict[Path, int] = {}
+"""What this process holds, with its descriptor: whoever holds it may ask for it again."""
 _told: set[Path] = set()
+
+
+def descriptors() -> list[int]:
+    """What a child process must inherit to hold this process's locks as well, for as long as it lives."""
+    return list(_held.values())
 
 
 def beside(out: Path) -> Path:
@@ -60,11 +65,11 @@ def held(path: Path, console: Console | None = None) -> Iterator[None]:
     if descriptor is None:
         yield
         return
-    _held.add(path)
+    _held[path] = descriptor
     try:
         yield
     finally:
-        _held.discard(path)
+        _held.pop(path, None)
         with suppress(OSError):
             path.unlink()
         os.close(descriptor)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import re
 import signal
 import socket
@@ -16,9 +17,13 @@ from pathlib import Path
 import pytest
 from tests.training_lab import RUN, adapter, metrics, project
 
+import tengtune
 from tengtune import recipe as recipes
 from tengtune.cluster import launch as launching
+from tengtune.cluster import preflight
+from tengtune.steps import train as train_step
 from tengtune.ui.console import Console
+from tengtune.ui.problems import Problem
 
 RUN_MANY = RUN.replace("global_batch: 2", "global_batch: 4").replace("early_stop: 9", "log_every: 1") + (
     "parallel: {ranks: 2}\n"
@@ -239,6 +244,34 @@ def test_a_lost_machine_ends_the_other(tmp_path: Path) -> None:
     assert not ranks_of(run)
 
 
+@pytest.mark.slow
+def test_ctrl_c_on_one_machine_stops_both_and_blames_nobody(tmp_path: Path) -> None:
+    run = project(tmp_path, ENDLESS)
+    first, second = nodes(run, run)
+    wait_for_step(run, 1)
+    second.send_signal(signal.SIGINT)
+    for process in (first, second):
+        code, said = end(process)
+        assert code == 130, said
+        assert "failed first" not in said
+    assert not ranks_of(run)
+
+
+@pytest.mark.slow
+def test_ctrl_c_while_ranks_still_load_shows_no_traceback(tmp_path: Path) -> None:
+    run = project(tmp_path, ENDLESS)
+    process = start(run)
+    deadline = time.monotonic() + 60
+    while not ranks_of(run) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    time.sleep(0.5)
+    process.send_signal(signal.SIGINT)
+    code, said = end(process)
+    assert code == 130, said
+    assert "Traceback" not in said
+    assert not ranks_of(run)
+
+
 def test_a_port_that_is_taken_is_said(tmp_path: Path) -> None:
     run = project(tmp_path, RUN_MANY)
     with socket.socket() as taken:
@@ -310,6 +343,22 @@ def test_a_second_signal_ends_at_once_and_blames_nobody(tmp_path: Path) -> None:
     assert not ranks_of(run)
 
 
+def test_other_settings_of_the_data_are_told_before_the_first_step(tmp_path: Path) -> None:
+    """The rows are rank 0's, so that they are the same whatever the others' run files say of them."""
+    run = project(tmp_path, RUN_MANY)
+    mine, theirs = (
+        {"run": train_step._data_settings(recipes.load(run, overrides))}
+        for overrides in ((), ["data.heldout=0.3"])
+    )
+    versions = {"tengtune": tengtune.__version__, "python": platform.python_version()}
+    texts = [json.dumps({"run": {**versions, **each["run"]}, "clock": 0.0}) for each in (mine, theirs)]
+    ranks = types.SimpleNamespace(world=2, gather=lambda text: texts)
+    with pytest.raises(Problem) as caught:
+        preflight.check_run(ranks, mine["run"], tmp_path, Console("quiet"))  # type: ignore[arg-type]
+    assert (caught.value.code, caught.value.values["rank"]) == ("cluster.unlike", 1)
+    assert "data.heldout" in str(caught.value.values["difference"])
+
+
 def test_a_machine_leaves_the_files_of_the_others_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -322,7 +371,9 @@ def test_a_machine_leaves_the_files_of_the_others_alone(
         path.write_text("before", "utf-8")
     monkeypatch.setenv("TENGTUNE_NODE_RANK", "1")
     monkeypatch.setenv("TENGTUNE_MASTER", "127.0.0.1:1")
-    monkeypatch.setattr(launching, "Crew", lambda *arguments: types.SimpleNamespace(run=lambda: None))
+    monkeypatch.setattr(
+        launching, "Crew", lambda *arguments, **options: types.SimpleNamespace(run=lambda: None)
+    )
     recipe = recipes.load(run, ["parallel.nodes=2"])
     assert launching.launch(recipe, Console("quiet"), anew=False) == ([], {})
     assert [path.read_text("utf-8") for path in theirs] == ["before"] * len(theirs)

@@ -51,6 +51,8 @@ class Tee:
 
 def main() -> None:
     """Train as the job says; the exit code is the launcher's business."""
+    # Until the training has its own way of ending, a Ctrl-C just ends this process, without a traceback.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
     job, mine = json.loads(sys.argv[1]), here()
     _leave_with(os.getppid())
     _pin(mine)
@@ -83,9 +85,12 @@ def _work(recipe: Recipe, console: Console, anew: bool, log: Path) -> int:
 
 def _note(log: Path, code: str, text: str) -> None:
     """Write down why this rank ends; its launcher shows the end of the log."""
-    end_file(log).write_text(json.dumps({"code": code, "time": time.time()}), "utf-8")
-    with log.open("a", encoding="utf-8") as stream:
-        stream.write(f"{text}\n")
+    try:
+        end_file(log).write_text(json.dumps({"code": code, "time": time.time()}), "utf-8")
+        with log.open("a", encoding="utf-8") as stream:
+            stream.write(f"{text}\n")
+    except OSError:  # a full disk, which may be the very reason
+        print(text, file=sys.stderr)
 
 
 def _console(mine: Place, log: Path, mode: Any) -> Console:

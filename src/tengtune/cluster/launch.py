@@ -23,6 +23,7 @@ from tengtune.cluster import hccl
 from tengtune.cluster.place import PROGRESS, Place
 from tengtune.cluster.preflight import MARK
 from tengtune.cluster.watch import Crew, end_file
+from tengtune.lock import descriptors
 from tengtune.recipe import Recipe
 from tengtune.ui import language
 from tengtune.ui.console import Console
@@ -70,8 +71,11 @@ def launch(recipe: Recipe, console: Console, anew: bool) -> tuple[list[str], dic
         files.write_text(folder / MARK, secrets.token_hex(8))
     values = {"world": recipe.parallel.ranks, "nodes": recipe.parallel.nodes, "local": len(starts)}
     console.say("cluster.starting", **values, folder=folder)
+    if recipe.parallel.nodes > 1:
+        console.say("cluster.waits", others=recipe.parallel.nodes - 1)
     limit = recipe.train.stall_minutes
-    Crew(starts, console, None if limit is None else 60 * limit).run()
+    # The ranks hold the run folder's lock, too: some that outlive a killed launcher keep others out of it.
+    Crew(starts, console, None if limit is None else 60 * limit, keep=descriptors()).run()
     if starts[0].place.rank > 0:
         return [], {}
     made = json.loads((folder / RESULT).read_text("utf-8"))

@@ -46,6 +46,9 @@ def here() -> Place:
     return Place(*(int(os.environ.get(name, value)) for name, value in zip(names, defaults, strict=True)))
 
 
+JOINING = 1
+"""Beats of a rank that is ready to meet the others; after the meeting it has more."""
+
 _beats = 0
 
 

@@ -27,15 +27,32 @@ GRACE_S = 15.0
 """How long the others have to end by themselves before they are killed."""
 SLOWER = 1.2
 """A rank's own watchdog comes first; this one is for ranks that are not able to."""
+START_S = 300.0
+"""Until a rank first beats it loads a framework, which takes minutes from a cold network disk."""
 LAST_LINES = 15
+STOPS = tuple(128 + number for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM))
+"""Exit codes of ranks that were asked to end, and did."""
 LOST = "cluster.peer_lost"
 
 
 class Crew:
-    """`Crew(starts, console, limit_s).run()`: limit_s is how long all may stand still; None: for ever."""
+    """`Crew(starts, console, limit_s).run()`
 
-    def __init__(self, starts: Sequence[Start], console: Console, limit_s: float | None) -> None:
-        self._starts, self._console, self._limit_s = starts, console, limit_s
+    limit_s: how long all may stand still; None: for ever. start_s: how long they may take until they first
+    beat, if that is more. keep: descriptors the ranks inherit.
+    """
+
+    def __init__(
+        self,
+        starts: Sequence[Start],
+        console: Console,
+        limit_s: float | None,
+        start_s: float = START_S,
+        keep: Sequence[int] = (),
+    ) -> None:
+        self._starts, self._console, self._limit_s, self._start_s = starts, console, limit_s, start_s
+        self._alone, self._keep = len(starts) == starts[0].place.world, keep
+        self._began = time.time()
         self._processes: list[subprocess.Popen[bytes]] = []
         self._signal = 0
         self._ended: dict[int, float] = {}  # index -> when it ended
@@ -46,7 +63,7 @@ class Crew:
         with ExitStack() as stack, self._signals():
             stack.callback(self._kill)
             for start in self._starts:
-                self._processes.append(_started(start, stack))
+                self._processes.append(_started(start, stack, self._keep))
             while not self._over():
                 time.sleep(POLL_S)
             codes = self._codes()  # before those that still run are ended by us
@@ -75,8 +92,11 @@ class Crew:
 
     def _stands_still(self) -> bool:
         beats = [place.beats(start.progress) for start in self._starts]
-        last = max(when for _, when in beats)
-        return self._limit_s is not None and last > 0 and time.time() - last > SLOWER * self._limit_s
+        counts = [count for count, _ in beats]
+        if self._limit_s is None or (max(counts) <= place.JOINING and not self._alone):
+            return False  # the other machines may start much later
+        limit = self._limit_s if min(counts) > 0 else max(self._limit_s, self._start_s)
+        return time.time() - max(self._began, *(when for _, when in beats)) > SLOWER * limit
 
     def _stop(self) -> None:
         """Ask those that run to end; kill those that do not within GRACE_S."""
@@ -102,13 +122,17 @@ class Crew:
         ends = [_end_of(start) for start in self._starts]
         if self._signal and all(end.get("code", LOST) == LOST for end in ends):
             return Stopped("cluster.stopped", exit_code=128 + self._signal)
+        stopped = [code for code in codes if code in STOPS]
+        if stopped and all(end.get("code", LOST) == LOST for end in ends):
+            return Stopped("cluster.stopped", exit_code=stopped[0] or 0)  # asked elsewhere, agreed by all
         index = self._first(codes, ends)
         if index is None:
             return self._silent(codes)
         start, code = self._starts[index], codes[index] or 0
         log = start.log
+        elsewhere = ends[index].get("code") == LOST and not self._alone
         return Problem(
-            "cluster.rank_failed",
+            "cluster.lost_elsewhere" if elsewhere else "cluster.rank_failed",
             where=log,
             exit_code=code if code in (2, 3, 4, 5) else FAILED_RUN,
             rank=start.place.rank,
@@ -124,7 +148,9 @@ class Crew:
         early = min(self._ended[i] for i in failed)
         near = [i for i in failed if self._ended[i] - early <= TOGETHER_S]
         killed = [i for i in near if (codes[i] or 0) < 0]
-        own = sorted((i for i in near if ends[i] and ends[i]["code"] != LOST), key=lambda i: ends[i]["time"])
+        # Without a note (a full disk takes none) an exit code of its own tells as much.
+        told = [i for i in near if ends[i] or codes[i] not in (*STOPS, FAILED_RUN)]
+        own = sorted((i for i in told if ends[i].get("code") != LOST), key=lambda i: ends[i].get("time", 0))
         for named in (killed if len(killed) < len(self._starts) else [], own):
             if named:
                 return named[0]
@@ -172,18 +198,19 @@ class Crew:
                 signal.signal(number, handler)
 
 
-def _started(start: Start, stack: ExitStack) -> subprocess.Popen[bytes]:
+def _started(start: Start, stack: ExitStack, keep: Sequence[int]) -> subprocess.Popen[bytes]:
     """The process of a rank, in a session of its own: the terminal's Ctrl-C comes through us alone. Rank 0
     has our terminal and writes its log itself."""
     environment = {**os.environ, **start.environment}
     if start.place.rank == 0:
-        return subprocess.Popen(start.command, env=environment, start_new_session=True)
+        return subprocess.Popen(start.command, env=environment, start_new_session=True, pass_fds=keep)
     with os_errors(start.log):
         log = stack.enter_context(start.log.open("ab"))
     return subprocess.Popen(
         start.command,
         env=environment,
         start_new_session=True,
+        pass_fds=keep,
         stdin=subprocess.DEVNULL,
         stdout=log,
         stderr=subprocess.STDOUT,

@@ -87,7 +87,7 @@ def train(recipe: Recipe, console: Console, anew: bool) -> Result:
         raise Problem("train.nothing_held_out", where=recipe.file)
     plan = schedule.plan(recipe, store.rows)
     shelf, same = Shelf(recipe.folder / "checkpoints"), _same(recipe)
-    preflight.check_run(ranks, same, log, console)
+    preflight.check_run(ranks, {**same, **_data_settings(recipe)}, log, console)
     found = None if anew else resume.find(shelf, same, console)
     with explained(recipe):
         backend = base.open_backend(recipe, recipe.model_folder)
@@ -153,6 +153,11 @@ def _same(recipe: Recipe) -> dict[str, Any]:
     digests = {f"data/{name}": resume.data_digest(folder) for name, folder in _stores(recipe).items()}
     source = open_source(recipe.model_folder, specs.from_folder(recipe.model_folder))
     return {**settings(recipe), **digests, "base weights": resume.model_digest(source)}
+
+
+def _data_settings(recipe: Recipe) -> dict[str, Any]:
+    """The keys of the data step, by which another run file is told even where rank 0 alone made the rows."""
+    return {f"data.{key}": value for key, value in recipe.data.model_dump(mode="json").items()}
 
 
 def _announce(console: Console, store: Store, plan: Schedule, backend: Backend, parameters: int) -> None:

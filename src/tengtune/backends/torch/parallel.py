@@ -36,6 +36,7 @@ class Group:
         mine = place.here()
         self.rank, self.world = mine.rank, mine.world
         if self.world > 1 and not dist.is_initialized():
+            place.beat()
             with _lost_peers():
                 join = timedelta(minutes=JOIN_MINUTES)
                 dist.init_process_group(BACKENDS[device.type], timeout=join)

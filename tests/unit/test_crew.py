@@ -1,0 +1,105 @@
+"""The supervisor of ranks, on processes that are no trainings: who is named, and when."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tengtune import lock
+from tengtune.cluster.launch import Start
+from tengtune.cluster.place import PROGRESS, Place
+from tengtune.cluster.watch import LOST, Crew, end_file
+from tengtune.ui.console import Console
+from tengtune.ui.problems import Problem, Stopped
+
+BEAT = "import os, time; open(os.environ['TENGTUNE_BEATS'], 'w').write(f'1 {time.time()}\\n'); "
+
+
+def crew(folder: Path, scripts: list[str], world: int | None = None, limit_s: float | None = 0.4) -> Crew:
+    """A crew whose rank N runs the Python script N."""
+    starts = []
+    for rank, script in enumerate(scripts):
+        beats = folder / f"rank_{rank}.beats"
+        variables = {PROGRESS: str(beats), "TENGTUNE_BEATS": str(beats)}
+        place = Place(rank, world or len(scripts), rank, len(scripts))
+        starts.append(Start(place, variables, [sys.executable, "-c", script], folder / f"rank_{rank}.log"))
+    return Crew(starts, Console("quiet"), limit_s, start_s=3.0)
+
+
+def note(folder: Path, rank: int, code: str) -> str:
+    """A script's line that writes why its rank ends."""
+    path = end_file(folder / f"rank_{rank}.log")
+    text = json.dumps({"code": code, "time": 1.0 + rank})
+    return f"open({str(path)!r}, 'w').write({text!r}); "
+
+
+def test_a_rank_that_freezes_while_it_starts_is_named(tmp_path: Path) -> None:
+    start = time.monotonic()
+    with pytest.raises(Problem) as caught:
+        crew(tmp_path, [BEAT + "time.sleep(60)", "import time; time.sleep(60)"]).run()
+    assert (caught.value.code, caught.value.values["rank"]) == ("cluster.silent", 1)
+    assert time.monotonic() - start < 50
+
+
+def test_ranks_may_wait_for_another_machine(tmp_path: Path) -> None:
+    """One beat is the wait for the others, who may start hours later."""
+    crew(tmp_path, [BEAT + "time.sleep(6)"], world=2).run()
+    assert (tmp_path / "rank_0.beats").exists()
+
+
+@pytest.mark.parametrize("code", [130, 143])
+def test_ranks_that_were_asked_to_end_have_not_failed(code: int, tmp_path: Path) -> None:
+    with pytest.raises(Stopped) as caught:
+        crew(tmp_path, [f"raise SystemExit({code})"] * 2).run()
+    assert (caught.value.code, caught.value.exit_code) == ("cluster.stopped", code)
+
+
+def test_who_only_lost_another_machine_is_not_blamed(tmp_path: Path) -> None:
+    with pytest.raises(Problem) as caught:
+        crew(tmp_path, [note(tmp_path, 0, LOST) + "raise SystemExit(4)"], world=2).run()
+    assert caught.value.code == "cluster.lost_elsewhere"
+
+
+def test_an_end_without_a_note_counts_by_its_code(tmp_path: Path) -> None:
+    """A full disk takes no note from the rank that it stopped; the other only lost it."""
+    with pytest.raises(Problem) as caught:
+        crew(tmp_path, ["raise SystemExit(3)", note(tmp_path, 1, LOST) + "raise SystemExit(4)"]).run()
+    assert (caught.value.code, caught.value.values["rank"]) == ("cluster.rank_failed", 0)
+    assert caught.value.exit_code == 3
+
+
+HOLDER = """
+import subprocess, sys, time
+from pathlib import Path
+from tengtune import lock
+with lock.held(Path(sys.argv[1])):
+    sleeping = [sys.executable, "-c", "import time; time.sleep(60)"]
+    child = subprocess.Popen(sleeping, stdout=subprocess.DEVNULL, pass_fds=lock.descriptors())
+    print(child.pid, flush=True)
+    time.sleep(60)
+"""
+
+
+def test_a_lock_lives_as_long_as_what_inherited_it(tmp_path: Path) -> None:
+    path = tmp_path / "folder.lock"
+    holder = subprocess.Popen([sys.executable, "-c", HOLDER, str(path)], stdout=subprocess.PIPE, text=True)
+    assert holder.stdout is not None
+    child = int(holder.stdout.readline())
+    holder.kill()
+    holder.wait()
+    holder.stdout.close()
+    try:
+        with pytest.raises(Problem) as caught, lock.held(path):
+            pass
+        assert caught.value.code == "lock.busy"
+    finally:
+        os.kill(child, signal.SIGKILL)
+    with lock.held(path):
+        assert path.exists()
