@@ -67,7 +67,7 @@ def test_a_line_of_utf8_in_a_file_of_another_encoding_is_read_as_such(
     path.write_bytes(b"".join(line.encode("utf-8" if n == place else codec) for n, line in enumerate(lines)))
     found, faults = found_in(path)
     assert found == records
-    assert [fault.code for fault in faults] == ["wrong_encoding"]
+    assert [fault.code for fault in faults] == ["two_encodings"]
 
 
 @pytest.mark.parametrize("layout", ["lines", "list"])

@@ -55,6 +55,7 @@ class LineDecoder:
 
     def __init__(self, encoding: str) -> None:
         self._encoding, self._pending = encoding, b""
+        self.mixed = False  # lines that are UTF-8 were among them
 
     def getstate(self) -> tuple[bytes, int]:
         """The bytes that are not decoded yet, and 0."""
@@ -77,7 +78,10 @@ class LineDecoder:
             text = line.decode("utf-8")
         except UnicodeDecodeError:
             return other
-        return text if DAMAGED.search(other) or self._is_likelier(text, other) else other
+        if not DAMAGED.search(other) and not self._is_likelier(text, other):
+            return other
+        self.mixed = True
+        return text
 
     def _is_likelier(self, text: str, other: str) -> bool:
         """Whether a line that can be read as UTF-8 and as the file's encoding is the first."""

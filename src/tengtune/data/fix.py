@@ -27,7 +27,7 @@ TEXT_KEYS = KEYS - INNER_LISTS
 REJECTED, CHANGES = ".rejected.jsonl", ".changes.jsonl"
 
 
-RECODED = ("wrong_encoding", "other_encoding")
+RECODED = ("wrong_encoding", "two_encodings", "other_encoding")
 """Faults of files that are written in another encoding, every record of them."""
 
 

@@ -10,6 +10,7 @@ import re
 import shlex
 import zlib
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from lzma import LZMAError
 from pathlib import Path
 from typing import IO, Any, NoReturn
@@ -126,7 +127,10 @@ class Text:
 
     def said(self) -> list[Fault]:
         """The file's faults so far."""
-        return self._remarks
+        if not (isinstance(self._decoder, LineDecoder) and self._decoder.mixed):
+            return self._remarks
+        changed = {"wrong_encoding": "two_encodings"}  # to convert the whole would spoil the lines of UTF-8
+        return [replace(fault, code=changed.get(fault.code, fault.code)) for fault in self._remarks]
 
     def by_lines(self, allowed: bool) -> None:
         """Say whether single lines may be of another encoding than the rest: whoever reads them looks for
