@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -109,6 +110,7 @@ def test_every_run_file_loads_and_finds_its_data(path: Path) -> None:
     recipe = recipes.load(path)
     assert all(recipe.resolve(name).is_file() for name in [*recipe.data.files, *recipe.output.evaluate])
     assert recipe.folder.parent == EXAMPLES.parent / "runs"
-    assert path.name in path.read_text(encoding="utf-8").partition("\n")[0] or path.stem == "demo"
+    head = list(takewhile(lambda line: line.startswith("#"), path.read_text(encoding="utf-8").splitlines()))
+    assert any(line.startswith("# tengtune ") and path.name in line for line in head)  # a command that runs it
     trained = {r["instruction"] for name in recipe.data.files for r in load(recipe.resolve(name))}
     assert not trained & set(recipe.output.prompts)
