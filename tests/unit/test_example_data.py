@@ -111,6 +111,6 @@ def test_every_run_file_loads_and_finds_its_data(path: Path) -> None:
     assert all(recipe.resolve(name).is_file() for name in [*recipe.data.files, *recipe.output.evaluate])
     assert recipe.folder.parent == EXAMPLES.parent / "runs"
     head = list(takewhile(lambda line: line.startswith("#"), path.read_text(encoding="utf-8").splitlines()))
-    assert any(line.startswith("# tengtune ") and path.name in line for line in head)  # a command that runs it
+    assert any(line.startswith("# tengtune ") and path.name in line for line in head)
     trained = {r["instruction"] for name in recipe.data.files for r in load(recipe.resolve(name))}
     assert not trained & set(recipe.output.prompts)
