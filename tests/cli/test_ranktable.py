@@ -103,6 +103,14 @@ def test_servers_are_merged_in_the_order_given(tmp_path: Path) -> None:
         ("a", [(0, 2), (1, 3)]),
     ]
     assert tengtune(tmp_path, "check", "hccl_2s_4p.json")[1].startswith("sound: 2 servers, 4 ranks")
+    (tmp_path / "pod.json").write_text(json.dumps(super_pod()))
+    code, said = tengtune(tmp_path, "merge", "b.json", "pod.json", "--out", "lost.json")
+    assert (code, "code ranktable.version" in said, (tmp_path / "lost.json").exists()) == (2, True, False)
+    (tmp_path / "early.json").write_text(
+        (tmp_path / "a.json").read_text().replace("completed", "initializing")
+    )
+    code, said = tengtune(tmp_path, "merge", "b.json", "early.json", "--out", "lost.json")
+    assert (code, "initializing" in said, (tmp_path / "lost.json").exists()) == (2, True, False)
     code, said = tengtune(tmp_path, "merge", "b.json", "b.json", "--out", "twice.json")
     assert (code, "Server b stands 2 times" in said, (tmp_path / "twice.json").exists()) == (2, True, False)
 

@@ -53,7 +53,7 @@ def make(
     ports = _ports(chosen, given, hccn)
     table = ranktable.make(server_ip or _own_address(), ports)
     network = ranktable.network_fault(ports)
-    _judge([*ranktable.faults(table), *([network] if network else [])], table, console, cards)
+    _judge([*ranktable.faults(table), *([network] if network else [])], console, cards)
     _write(table, out, console)
 
 
@@ -67,8 +67,13 @@ def merge(tables: tuple[Path, ...], out: Path | None, quiet: bool, as_json: bool
     from tengtune.cluster import ranktable
 
     console = make_console(quiet, as_json)
-    table = ranktable.merge([ranktable.read(path)[0] for path in tables])
-    _judge(ranktable.faults(table), table, console, " ".join(map(str, tables)))
+    parts = []
+    for path in tables:  # what is written is of version 1.0, and has no place for super pods
+        table, frame = ranktable.read(path, versions=["1.0"])
+        _judge(frame, console, path)
+        parts.append(table)
+    table = ranktable.merge(parts)
+    _judge(ranktable.faults(table), console, " ".join(map(str, tables)))
     _write(table, out, console)
 
 
@@ -82,7 +87,7 @@ def check(file: Path, quiet: bool, as_json: bool) -> None:
 
     console = make_console(quiet, as_json)
     table, frame = ranktable.read(file)
-    _judge([*frame, *ranktable.faults(table)], table, console, file)
+    _judge([*frame, *ranktable.faults(table)], console, file)
     console.result(
         language.say("ranktable.sound", servers=len(table), ranks=_count(table)),
         servers=len(table),
@@ -128,7 +133,7 @@ def _own_address() -> str:
     return address
 
 
-def _judge(faults: Iterable[Fault], table: Table, console: Console, where: object) -> None:
+def _judge(faults: Iterable[Fault], console: Console, where: object) -> None:
     """Say what may be wrong; Problem with all that is."""
     blocking = []
     for fault in faults:

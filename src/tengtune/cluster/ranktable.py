@@ -96,13 +96,14 @@ def write(table: Table, path: Path) -> None:
     files.write_text(path, json.dumps({**head, "server_list": servers, "status": "completed"}, indent=4))
 
 
-def read(path: Path) -> tuple[Table, list[Fault]]:
-    """The table in a file of version 1.0 or 1.2, and what its frame has wrong (counts, status, super pods).
-    Problem where it is no rank table."""
+def read(path: Path, versions: Sequence[str] = ("1.0", "1.2")) -> tuple[Table, list[Fault]]:
+    """The table in a file of one of the versions, and what its frame has wrong (counts, status, super pods).
+    Problem where it is no rank table, or of another version."""
     found = read_object(path, "ranktable.no_table")
     version = found.get("version")
-    if version not in ("1.0", "1.2"):
-        raise Problem("ranktable.version", where=path, found=json.dumps(version))
+    if version not in versions:
+        known = ", ".join(f'"{each}"' for each in versions)
+        raise Problem("ranktable.version", where=path, found=json.dumps(version), known=known)
     listed = _list(found, "server_list", path)
     table = [_server(server, f"{path}: server_list[{i}]") for i, server in enumerate(listed)]
     return table, list(_frame(found, table))
