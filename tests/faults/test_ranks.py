@@ -20,7 +20,7 @@ from tests.training_lab import RUN, adapter, metrics, project
 import tengtune
 from tengtune import recipe as recipes
 from tengtune.cluster import launch as launching
-from tengtune.cluster import preflight
+from tengtune.cluster import place, preflight
 from tengtune.steps import train as train_step
 from tengtune.ui.console import Console
 from tengtune.ui.problems import Problem
@@ -46,6 +46,7 @@ def end(process: subprocess.Popen[str], seconds: float = 90) -> tuple[int, str]:
         said, _ = process.communicate(timeout=seconds)
     finally:
         process.kill()
+        process.wait()
     return process.returncode, said
 
 
@@ -378,3 +379,24 @@ def test_a_machine_leaves_the_files_of_the_others_alone(
     assert launching.launch(recipe, Console("quiet"), anew=False) == ([], {})
     assert [path.read_text("utf-8") for path in theirs] == ["before"] * len(theirs)
     assert not any(path.exists() for path in ours)
+
+
+def test_a_rank_frozen_at_any_instant_leaves_its_beats_readable(tmp_path: Path) -> None:
+    """A beat half written would read as none, and one who never beat has minutes to start."""
+    path = tmp_path / "rank_0.beats"
+    code = "from tengtune.cluster import place\nwhile True: place.beat()"
+    process = subprocess.Popen([sys.executable, "-c", code], env={**os.environ, place.PROGRESS: str(path)})
+    try:
+        while place.beats(path)[0] == 0:
+            time.sleep(0.01)
+        seen = []
+        for _ in range(200):
+            os.kill(process.pid, signal.SIGSTOP)
+            time.sleep(0.002)  # until it has stopped
+            seen.append(place.beats(path))
+            os.kill(process.pid, signal.SIGCONT)
+    finally:
+        process.kill()
+        process.wait()
+    assert seen == sorted(seen)
+    assert seen[0][0] > 0 and seen[-1][0] > seen[0][0]
