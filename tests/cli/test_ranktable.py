@@ -241,6 +241,49 @@ def test_an_address_that_is_none_is_told_with_its_line(tmp_path: Path) -> None:
     )
 
 
+def test_ranks_keep_their_order_when_tables_are_merged() -> None:
+    table = [Server("a", (Device(0, "10.0.0.1", 1), Device(1, "10.0.0.2", 0)))]
+    (merged,) = ranktable.merge([table])
+    assert [(d.card, d.rank) for d in merged.devices] == [(1, 0), (0, 1)]
+
+
+def test_a_table_with_gaps_is_not_merged(tmp_path: Path) -> None:
+    ranktable.write([changed(server("a"), 7, rank=9)], tmp_path / "a.json")
+    ranktable.write([server("b", 8)], tmp_path / "b.json")
+    code, said = tengtune(tmp_path, "merge", "a.json", "b.json", "--out", "c.json")
+    assert (code, "code ranktable.unsound" in said, (tmp_path / "c.json").exists()) == (2, True, False)
+
+
+@pytest.mark.parametrize("name", ["../../evil", "a/b", "", "10.0.0.999", "1", "a b"])
+def test_what_is_no_server(name: str) -> None:
+    with pytest.raises(Problem) as caught:
+        ranktable.make(name, {0: Port("10.0.0.1")})
+    assert caught.value.code == "ranktable.bad_server"
+
+
+def test_numbers_without_end(tmp_path: Path) -> None:
+    digits = "9" * 5000
+    found = super_pod()
+    found["server_list"][0]["device"][0]["device_id"] = digits
+    (tmp_path / "t.json").write_text(json.dumps(found))
+    assert "code ranktable.no_table" in tengtune(tmp_path, "check", "t.json")[1]
+    assert "code ranktable.bad_pair" in tengtune(tmp_path, "make", "0", "--ip", f"{digits}=10.0.0.1")[1]
+    (tmp_path / "hccn.conf").write_text(f"\ufeffaddress_0=10.0.0.1\naddress_{digits}=10.0.0.2\n", "utf-8")
+    assert hccn.read_conf(tmp_path / "hccn.conf") == {0: Port("10.0.0.1")}
+    (tmp_path / "hccn.conf").write_text("address_0=10.0.0.1\naddress_0=10.0.0.2\n")
+    with pytest.raises(Problem) as caught:
+        hccn.read_conf(tmp_path / "hccn.conf")
+    assert caught.value.code == "ranktable.conf_twice"
+
+
+def test_a_super_pod_without_a_list(tmp_path: Path) -> None:
+    found = super_pod()
+    found["super_pod_list"] = [{"server_list": 5}, 7]
+    (tmp_path / "t.json").write_text(json.dumps(found))
+    (fault,) = ranktable.read(tmp_path / "t.json")[1]
+    assert fault.code == "ranktable.super_pod"
+
+
 def super_pod() -> dict[str, Any]:
     device = {"device_id": "0", "device_ip": "10.0.0.1", "super_device_id": "0", "rank_id": "0"}
     return {

@@ -70,7 +70,7 @@ def merge(tables: tuple[Path, ...], out: Path | None, quiet: bool, as_json: bool
     parts = []
     for path in tables:  # what is written is of version 1.0, and has no place for super pods
         table, frame = ranktable.read(path, versions=["1.0"])
-        _judge(frame, console, path)
+        _judge([*frame, *ranktable.faults(table)], console, path)
         parts.append(table)
     table = ranktable.merge(parts)
     _judge(ranktable.faults(table), console, " ".join(map(str, tables)))
@@ -98,12 +98,13 @@ def check(file: Path, quiet: bool, as_json: bool) -> None:
 def _ports(cards: Sequence[int], given: Iterable[str], conf: Path | None) -> dict[int, Port]:
     """The port of each card: as given, else what hccn_tool says, else what hccn.conf holds; with `conf` that
     file alone. Problem for a card without one."""
+    from tengtune.cluster.ranktable import NUMBER
     from tengtune.host import hccn
 
     named: dict[int, Port] = {}
     for text in given:
         card, _, address = text.partition("=")
-        if not (card.isascii() and card.isdecimal()):
+        if not NUMBER.fullmatch(card):
             raise Problem("ranktable.bad_pair", where=f"--ip {text}")
         named[int(card)] = hccn.Port(hccn.check_address(address, f"--ip {text}"))
     missing = [card for card in cards if card not in named]

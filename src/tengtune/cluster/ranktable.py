@@ -7,6 +7,7 @@ and 1.2 (super pods) are read and checked. Source of the formats: mindformers r1
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,6 +20,10 @@ from tengtune.host.hccn import Port, is_address
 from tengtune.json_file import read_object
 from tengtune.ui.problems import Problem
 
+NUMBER = re.compile("[0-9]{1,7}")
+"""A card or a rank, as a text."""
+_NAME = re.compile(r"(?![0-9.]+$)[\w.:-]{1,200}", re.ASCII)
+"""A server that is named: part of a file's name, and no address that is none."""
 RING = 4
 """Cards 0-3 and 4-7 of a server of the first 910 generation are two rings."""
 RING_COUNTS = (1, 2, 4, 8, 16)
@@ -55,19 +60,24 @@ Table = Sequence[Server]
 
 
 def make(server: str, ports: Mapping[int, Port]) -> Table:
-    """A table of one server; ranks in the order of `ports`."""
+    """A table of one server; ranks in the order of `ports`. Problem for a server that has no such name."""
+    _check_server(server, "--server-ip")
     devices = (Device(card, port.address, rank) for rank, (card, port) in enumerate(ports.items()))
     return [Server(server, tuple(devices))]
 
 
 def merge(tables: Sequence[Table]) -> Table:
-    """One table of several; ranks are numbered anew, in the order of the tables."""
+    """One table of several; ranks are numbered anew, in the order of the tables and of the ranks in each."""
     servers = [server for table in tables for server in table]
     starts = accumulate((len(server.devices) for server in servers), initial=0)
     return [
-        Server(s.name, tuple(Device(d.card, d.address, start + i) for i, d in enumerate(s.devices)))
+        Server(s.name, tuple(Device(d.card, d.address, start + i) for i, d in enumerate(_by_rank(s))))
         for s, start in zip(servers, starts, strict=False)
     ]
+
+
+def _by_rank(server: Server) -> list[Device]:
+    return sorted(server.devices, key=lambda device: device.rank)
 
 
 def file_name(table: Table) -> str:
@@ -111,17 +121,23 @@ def read(path: Path, versions: Sequence[str] = ("1.0", "1.2")) -> tuple[Table, l
 
 def _server(entry: dict[str, Any], where: str) -> Server:
     name = entry.get("server_id")
-    if not isinstance(name, str) or not name:
+    if not isinstance(name, str):
         raise Problem("ranktable.no_table", where=where, reason="server_id")
+    _check_server(name, where)
     devices = _list(entry, "device", where)
     return Server(name, tuple(_device(each, f"{where}.device[{i}]") for i, each in enumerate(devices)))
+
+
+def _check_server(name: str, where: str) -> None:
+    if not (is_address(name) or _NAME.fullmatch(name)):
+        raise Problem("ranktable.bad_server", where=where, text=name)
 
 
 def _device(entry: dict[str, Any], where: str) -> Device:
     numbers = []
     for key in ("device_id", "rank_id"):
         text = str(entry.get(key))
-        if not (text.isascii() and text.isdecimal()):
+        if not NUMBER.fullmatch(text):
             raise Problem("ranktable.no_table", where=where, reason=key)
         numbers.append(int(text))
     address = entry.get("device_ip")
@@ -138,6 +154,12 @@ def _list(entry: dict[str, Any], key: str, where: object) -> list[dict[str, Any]
     return value
 
 
+def _objects(entry: dict[str, Any], key: str) -> list[dict[str, Any]]:
+    """The objects in the list under a key, if there is one."""
+    value = entry.get(key)
+    return [each for each in value if isinstance(each, dict)] if isinstance(value, list) else []
+
+
 def _frame(found: dict[str, Any], table: Table) -> Iterator[Fault]:
     count = found.get("server_count")
     if str(count) != str(len(table)):
@@ -150,13 +172,8 @@ def _frame(found: dict[str, Any], table: Table) -> Iterator[Fault]:
 
 def _super_pods(found: dict[str, Any], table: Table) -> Iterator[Fault]:
     """Version 1.2: every server lies in one super pod, every card has its number there."""
-    pods = found.get("super_pod_list")
-    listed = [
-        str(server.get("server_id"))
-        for pod in (pods if isinstance(pods, list) else [])
-        for server in (pod.get("server_list") or [] if isinstance(pod, dict) else [])
-        if isinstance(server, dict)
-    ]
+    servers = [server for pod in _objects(found, "super_pod_list") for server in _objects(pod, "server_list")]
+    listed = [str(server.get("server_id")) for server in servers]
     for server in table:
         if (times := listed.count(server.name)) != 1:
             yield Fault("ranktable.super_pod", True, {"server": server.name, "times": times})

@@ -22,7 +22,7 @@ TOOL = Path("/usr/local/Ascend/driver/tools/hccn_tool")
 SECONDS = 10.0
 """A tool that says nothing for so long is taken to hang."""
 
-_CONF_LINE = re.compile(r"\s*(address|netmask)_(\d+)\s*=\s*(\S*)\s*")
+_CONF_LINE = re.compile(r"\s*(address|netmask)_([0-9]{1,7})\s*=\s*(\S*)\s*")
 _TOOL_LINE = re.compile(r"\s*(ipaddr|netmask)\s*:\s*(\S+)\s*")
 
 
@@ -43,15 +43,17 @@ class Port:
 
 
 def read_conf(path: Path = CONF) -> dict[int, Port]:
-    """Card -> port, from hccn.conf. Problem at an address that is none."""
+    """Card -> port, from hccn.conf. Problem at an address that is none, and at a key that stands twice."""
     found: dict[str, dict[int, str]] = {"address": {}, "netmask": {}}
     with os_errors(path):
-        lines = path.read_text("utf-8", "replace").splitlines()
+        lines = path.read_text("utf-8-sig", "replace").splitlines()
     for number, line in enumerate(lines, 1):
         if match := _CONF_LINE.fullmatch(line):
             key, card, value = match[1], int(match[2]), match[3]
             if key == "address":
                 check_address(value, f"{path}:{number}")
+            if card in found[key]:
+                raise Problem("ranktable.conf_twice", where=f"{path}:{number}", key=f"{key}_{card}")
             found[key][card] = value
     return {card: Port(address, found["netmask"].get(card)) for card, address in found["address"].items()}
 
