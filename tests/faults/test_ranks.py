@@ -399,4 +399,4 @@ def test_a_rank_frozen_at_any_instant_leaves_its_beats_readable(tmp_path: Path) 
         process.kill()
         process.wait()
     assert seen == sorted(seen)
-    assert seen[0][0] > 0 and seen[-1][0] > seen[0][0]
+    assert 0 < seen[0][0] < seen[-1][0]
