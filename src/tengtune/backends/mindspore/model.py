@@ -127,7 +127,7 @@ def block(spec: ModelSpec, layouts: Sequence[Layout], scaling: float) -> tuple[F
     it takes the forward's input and computes the rest again, so that a step keeps B x S x h per layer.
     The vectors are arguments of their own: Tensors inside a tuple would be taken for constants.
     """
-    apply = _block(spec, [name for layout in layouts for name in layout.shapes], scaling)
+    before, after = halves(spec, [name for layout in layouts for name in layout.shapes], scaling)
     unpack = [layout.unpacker() for layout in layouts]
 
     def unpack_all(vectors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
@@ -135,6 +135,12 @@ def block(spec: ModelSpec, layouts: Sequence[Layout], scaling: float) -> tuple[F
         for i in range(len(vectors)):
             tensors = tensors + unpack[i](vectors[i])
         return tensors
+
+    def apply(
+        hidden: Tensor, cosine: Tensor, sine: Tensor, segment: Tensor, tensors: tuple[Tensor, ...]
+    ) -> Tensor:
+        q, k, v = before(hidden, cosine, sine, tensors)
+        return after(hidden, attention(q, k, v, segment), tensors)
 
     def forward(hidden: Tensor, cosine: Tensor, sine: Tensor, segment: Tensor, *vectors: Tensor) -> Tensor:
         return apply(hidden, cosine, sine, segment, unpack_all(vectors))
@@ -159,8 +165,12 @@ def block(spec: ModelSpec, layouts: Sequence[Layout], scaling: float) -> tuple[F
     return forward, backward
 
 
-def _block(spec: ModelSpec, names: Sequence[str], scaling: float) -> Function:
-    """The block (hidden, cosine, sine, segment, tensors in the order of `names`) -> hidden."""
+def halves(spec: ModelSpec, names: Sequence[str], scaling: float) -> tuple[Function, Function]:
+    """A block before and after its attention; `tensors` come in the order of `names`.
+
+    Before (hidden [B,S,h], cosine, sine, tensors) -> q, k, v [B,S,*,D], turned by their positions. After
+    (hidden, mixed [B,S,*], tensors) -> hidden, where `mixed` is what attention gave.
+    """
     at = {name: i for i, name in enumerate(names)}
     size, eps, qk_norm = spec.head_dim, spec.rms_eps, spec.qk_norm
 
@@ -179,16 +189,18 @@ def _block(spec: ModelSpec, names: Sequence[str], scaling: float) -> Function:
             y = rms_norm(y, tensors[at[f"self_attn.{name}_norm.weight"]], eps)
         return y
 
-    def apply(
-        hidden: Tensor, cosine: Tensor, sine: Tensor, segment: Tensor, tensors: tuple[Tensor, ...]
-    ) -> Tensor:
+    def before(
+        hidden: Tensor, cosine: Tensor, sine: Tensor, tensors: tuple[Tensor, ...]
+    ) -> tuple[Tensor, Tensor, Tensor]:
         x = rms_norm(hidden, tensors[at["input_layernorm.weight"]], eps)
         q = rotate(heads(x, tensors, "q"), cosine, sine)
         k = rotate(heads(x, tensors, "k"), cosine, sine)
-        mixed = attention(q, k, heads(x, tensors, "v"), segment)
+        return q, k, heads(x, tensors, "v")
+
+    def after(hidden: Tensor, mixed: Tensor, tensors: tuple[Tensor, ...]) -> Tensor:
         hidden = hidden + linear(mixed, tensors, "self_attn.o_proj")
         x = rms_norm(hidden, tensors[at["post_attention_layernorm.weight"]], eps)
         gate = ops.silu(linear(x, tensors, "mlp.gate_proj"))
         return hidden + linear(gate * linear(x, tensors, "mlp.up_proj"), tensors, "mlp.down_proj")
 
-    return apply
+    return before, after
