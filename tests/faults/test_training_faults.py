@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from tests.fault_lab import python
 from tests.fault_lab import small_disk as small_disk
 from tests.training_lab import DISTURBED, STEP_CALLS, STEPS, adapter, metrics, project, train
 
@@ -286,8 +287,42 @@ def before(n):
 """  # fmt: skip
     folder = run.parent / "runs" / "run"
     screen = sound(train(run, disturbance=spoil.format(folder=folder)))
-    assert "passing over a damaged checkpoint" in screen
+    assert "was best at step 4" in screen
+    assert f"its checkpoint cannot be used ({folder}/checkpoints/step_4/rank" in screen
+    assert "taking the weights of the last step 6 instead" in screen
     assert (figures(run)["best_step"], figures(run)["weights_of_step"]) == (4, 6)
+
+
+def test_the_best_weights_are_kept_although_their_step_was_bad(run: Path) -> None:
+    """Step 4 is skipped, its evaluation is the best: the weights are those of step 3, and they are scored."""
+    options = ("-s", "train.lr=3", "-s", "train.save_every=5")
+    screen = sound(train(run, *options, disturbance=NAN_FROM.format(factor="float('nan')", steps="{4}")))
+    scores = {record["step"]: record["heldout_loss"] for record in metrics(run, "heldout_loss")}
+    assert min(scores, key=lambda step: scores[step]) == 4
+    assert figures(run)["weights_of_step"] == 4
+    assert "taking the weights of step 4" in screen
+
+
+def test_a_signal_in_the_last_save_ends_the_run_there(run: Path, undisturbed: Path) -> None:
+    """`run` does not go on to merge; the same command has only the result to write, and does the rest."""
+    late = """
+import os, signal, time
+from tengtune.train import checkpoints
+real_write = checkpoints.write
+def write(folder, *rest):
+    if folder.name == "step_6":
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(0.5)
+    return real_write(folder, *rest)
+checkpoints.write = write
+"""
+    whole = DISTURBED.format(disturbance=late)
+    screen = sound(python(whole, "run", run, OMP_NUM_THREADS="1"), 143)
+    assert f"stopped after step {STEPS} of {STEPS} and saved" in screen
+    assert not (run.parent / "runs/run/train.json").exists()
+    assert not (run.parent / "runs/run/merged").exists()
+    assert "training is done" in sound(train(run))
+    assert adapter(run) == adapter(undisturbed)
 
 
 def test_overfitting_is_said_where_nothing_stops_it(run: Path) -> None:

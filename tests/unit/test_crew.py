@@ -58,6 +58,15 @@ def test_ranks_that_were_asked_to_end_have_not_failed(code: int, tmp_path: Path)
     assert (caught.value.code, caught.value.exit_code) == ("cluster.stopped", code)
 
 
+def test_a_signal_that_comes_when_all_is_done_is_not_lost(tmp_path: Path) -> None:
+    """What follows the ranks must not go on as if nobody had asked for an end."""
+    ends_well = f"import os, signal, time; signal.signal({int(signal.SIGTERM)}, lambda *_: None); "
+    asks = f"os.kill({os.getpid()}, {int(signal.SIGTERM)}); time.sleep(0.5)"
+    with pytest.raises(Stopped) as caught:
+        crew(tmp_path, [ends_well + asks]).run()
+    assert (caught.value.code, caught.value.exit_code) == ("cluster.stopped", 143)
+
+
 def test_who_only_lost_another_machine_is_not_blamed(tmp_path: Path) -> None:
     with pytest.raises(Problem) as caught:
         crew(tmp_path, [note(tmp_path, 0, LOST) + "raise SystemExit(4)"], world=2).run()

@@ -25,6 +25,7 @@ from tengtune.train.batch import NO_LABEL, Batch, fill_rows
 from tengtune.train.checkpoints import Shelf
 from tengtune.train.fit import heldout_loss
 from tengtune.train.ranks import Alone
+from tengtune.train.saver import Saver
 from tengtune.ui.problems import Problem, Stopped
 
 SPEC = ModelSpec("qwen2", 8, 1, 2, 1, 4, 8, 16, 1e4, 1e-6, 64, True, True, False)
@@ -236,6 +237,14 @@ def test_no_checkpoint_is_taken_in_a_row_of_bad_steps(tmp_path: Path) -> None:
     assert saved(tmp_path) == [1, 2, 5]
 
 
+def test_the_best_is_kept_even_when_its_step_was_bad(tmp_path: Path) -> None:
+    """A bad step leaves the weights as they were, and those were scored."""
+    backend = Fake(finite=[True, False, False, True, True], scores=[5.0, 4.5, 4.0, 6.0, 7.0])
+    figures = fit(tmp_path, backend, epochs=6, eval_every=1, early_stop=2, save_every=100, keep=1)
+    assert (figures["best_step"], figures["steps"]) == (3, 5)
+    assert saved(tmp_path) == [3]
+
+
 def test_a_spike_is_noted_once(tmp_path: Path) -> None:
     losses = [2.0, 2.1, 1.9, 2.0, 2.2, 1.8, 2.0, 2.1, 9.0, 9.5, 2.0]
     figures = fit(tmp_path, Fake(losses=losses), epochs=11)
@@ -350,6 +359,30 @@ def test_a_signal_saves_and_leaves(tmp_path: Path) -> None:
     fit(tmp_path, rest, epochs=9, save_every=100)
     assert len(rest.calls) == 4
     assert [e["event"] for e in lines(tmp_path, "event")] == ["stopped"]
+
+
+@pytest.mark.parametrize("early_stop", [None, 1])
+def test_a_signal_after_the_last_step_is_not_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, early_stop: int | None
+) -> None:
+    """It comes when nothing looks for one any more: while the last checkpoint is written, or before there is
+    any of the last step."""
+    real = Saver.wait
+
+    def wait(saver: Saver) -> None:
+        if len(backend.calls) == 4:
+            signal.raise_signal(signal.SIGTERM)
+            time.sleep(0.2)
+            monkeypatch.setattr(Saver, "wait", real)
+        real(saver)
+
+    monkeypatch.setattr(Saver, "wait", wait)
+    backend, epochs = Fake(scores=[3.0, 4.0]), 4 if early_stop is None else 9
+    train = {"save_every": 100, "keep": 1, "eval_every": 2, "early_stop": early_stop}
+    with pytest.raises(Stopped) as caught:
+        fit(tmp_path, backend, epochs=epochs, **train)
+    assert (caught.value.exit_code, caught.value.values["step"]) == (143, 4)
+    assert saved(tmp_path) == [2, 4]  # the best and the last
 
 
 def test_padding_rows_hold_nothing() -> None:

@@ -67,7 +67,7 @@ class Crew:
             while not self._over():
                 time.sleep(POLL_S)
             codes = self._codes()  # before those that still run are ended by us
-            if all(code == 0 for code in codes):
+            if all(code == 0 for code in codes) and not self._signal:
                 return
             self._stop()
         raise self._verdict(codes)

@@ -245,14 +245,15 @@ def _choose_weights(recipe: Recipe, backend: Backend, shelf: Shelf, state: State
     folder = shelf.path(best.step)
     values = {"step": best.step, "loss": _number(best.loss), "folder": folder, "last": state.step}
     if recipe.train.early_stop is None:
-        console.say("train.was_better", **values)
+        console.say("train.was_better" if folder.is_dir() else "train.was_better_lost", **values)
         return state.step
     try:
         chosen = checkpoints.read(folder)
     except Problem as problem:
         if problem.code != checkpoints.DAMAGED:
             raise
-        console.warn("checkpoint.skipped", where=problem.where, reason=problem.values["reason"])
+        reason = f"{problem.where}: {problem.values['reason']}"
+        console.warn("train.best_lost", **values, reason=reason)
         return state.step
     backend.load_shards(chosen.shards(), chosen.state.applied)
     console.say("train.best_taken", **values)

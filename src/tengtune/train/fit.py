@@ -72,19 +72,29 @@ class Fit:
                 self.schedule.steps, language.say("train.progress"), state.step
             ) as self._progress,
             Watchdog(limit_s, stacks, self.console, self.metrics) as self._watchdog,
-            StopRequest(self.console) as self._stop,
             self.saver,
         ):
-            self._mark = time.perf_counter()
-            # A signal may have ended the run before in the midst of its evaluation.
-            if self._evaluation_due() and state.best.evaluated < state.step and self._evaluate():
-                self.saver.save(state, self.backend.named_shards)
-            while state.step < self.schedule.steps and not self._enough():
-                self._step()
-                self._after_step()
-            if state.interval.tokens:
-                self._log()
+            with StopRequest(self.console) as self._stop:
+                self._steps()
+                self.saver.wait()
+            # One that came after the last step, while its checkpoint was written, has stopped nothing yet;
+            # from here on a signal ends the process by itself.
+            if stop := self._stop_asked(True):
+                self._save_and_leave(stop)
         return self._figures()
+
+    def _steps(self) -> None:
+        """Take every step that is left."""
+        state = self.state
+        self._mark = time.perf_counter()
+        # A signal may have ended the run before in the midst of its evaluation.
+        if self._evaluation_due() and state.best.evaluated < state.step and self._evaluate():
+            self.saver.save(state, self.backend.named_shards)
+        while state.step < self.schedule.steps and not self._enough():
+            self._step()
+            self._after_step()
+        if state.interval.tokens:
+            self._log()
 
     def _batches(self, number: int) -> list[Batch]:
         """This rank's micro batches of step `number`, counted from 0."""
@@ -119,11 +129,13 @@ class Fit:
             return
         if log:
             self._log()
-        save = (evaluate and self._evaluate()) or save
+        best = evaluate and self._evaluate()
         stop = stop or self._stop_asked(evaluate)
         if stop:
             self._save_and_leave(stop)
-        if save and not self.state.health.in_a_row:  # in a row of bad steps the weights are not to be trusted
+        # In a row of bad steps the weights are not to be trusted, unless they were scored and never better:
+        # a bad step leaves them as they were.
+        if best or (save and not self.state.health.in_a_row):
             self.saver.save(self.state, self.backend.named_shards)
         self.saver.check()
 
@@ -252,7 +264,8 @@ class Fit:
         """Save what stands, wait until it is on the disk, and leave with the exit code of signal `number`."""
         step = self.state.step
         self.metrics.event(step, "stopped", reason="signal", signal=number)
-        self.saver.save(self.state, self.backend.named_shards)
+        if self.saver.newest != step:
+            self.saver.save(self.state, self.backend.named_shards)
         self.saver.wait()
         raise Stopped("train.stopped", exit_code=128 + number, step=step, steps=self.schedule.steps)
 

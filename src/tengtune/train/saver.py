@@ -65,6 +65,11 @@ class Saver:
             self._write(state.step, state.best.step, shards, about)
         self.seconds += time.perf_counter() - start
 
+    @property
+    def newest(self) -> int | None:
+        """The step of the newest checkpoint that is on the disk."""
+        return self._whole[-1] if self._whole else None
+
     def check(self) -> None:
         """Raise the Problem of a save that has failed, at once and not hours later."""
         if self._writing and self._writing.done():
