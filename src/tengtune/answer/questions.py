@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import codecs
 import json
+import math
 from typing import Any
 
+from tengtune.data.encodings import encoding_guess
 from tengtune.data.formats.alpaca import question
 from tengtune.data.json_value import syntax_code
 from tengtune.text.conversation import Message
@@ -17,19 +20,42 @@ class NoQuestion(ValueError):
     """A record that cannot be asked; the text says why."""
 
 
-def parse(line: str) -> dict[str, Any]:
-    """The record in a line; NoQuestion when it is no JSON object."""
+def text_of(line: bytes) -> str:
+    """A line's text; NoQuestion where it is not UTF-8."""
+    line = line.removeprefix(codecs.BOM_UTF8)
     try:
-        value = json.loads(line)
+        return line.decode("utf-8")
+    except UnicodeDecodeError as error:
+        column = len(line[: error.start].decode("utf-8")) + 1
+        values = {"encoding": "UTF-8", "column": column, "guess": encoding_guess(line)}
+        raise NoQuestion(language.say("data.line_encoding", **values)) from error
+
+
+def parse(line: str) -> dict[str, Any]:
+    """The record in a line; NoQuestion when it is no JSON object, or holds a number that JSON has none for
+    and the answers could not hold: NaN, or one beyond a float."""
+    try:
+        value = json.loads(line, parse_constant=_no_number, parse_float=_finite)
     except json.JSONDecodeError as error:
         code = syntax_code(line, error.pos, error.msg, ended=True) if error.pos else "data.json_syntax"
         reason = language.say(code)
         raise NoQuestion(language.say("predict.not_json", column=error.colno, reason=reason)) from error
+    except NoQuestion:
+        raise
     except (ValueError, RecursionError) as error:  # a number of thousands of digits; lists in lists in lists
         raise NoQuestion(language.say("predict.not_readable")) from error
     if not isinstance(value, dict):
         raise NoQuestion(language.say("predict.not_object"))
     return value
+
+
+def _no_number(name: str) -> float:
+    raise NoQuestion(language.say("predict.no_number", number=name))
+
+
+def _finite(digits: str) -> float:
+    number = float(digits)
+    return number if math.isfinite(number) else _no_number(digits[:40])
 
 
 def conversation(record: dict[str, Any]) -> list[Message]:

@@ -14,6 +14,7 @@ from tengtune.json_file import objects
 from tengtune.recipe import Recipe
 from tengtune.ui import language
 from tengtune.ui.console import Console
+from tengtune.ui.lists import first_few
 from tengtune.ui.problems import Problem
 
 if TYPE_CHECKING:
@@ -55,8 +56,9 @@ def command(
     from tengtune.answer import batch
     from tengtune.steps import predict
 
-    if questions is not None:
+    if questions is not None and out is not None:
         batch.require(questions)
+        batch.require_place(out)
     if folder is None:
         engine.run_trained("merge", recipe, console)
         folder = recipe.folder / "merged"
@@ -67,16 +69,20 @@ def command(
         _sum_up(tally, out, console)
 
 
-def _sum_up(tally: Tally | None, out: Path, console: Console) -> None:
+def _sum_up(tally: Tally, out: Path, console: Console) -> None:
     """What became of the records of --file, and where they are; Problem where none could be asked."""
-    if tally is not None and 0 < tally.records == tally.errors:
+    count = len(tally.errors)
+    if 0 < tally.total == count:
         raise Problem("predict.none_asked", where=out)
-    if tally is not None and tally.errors:
-        console.warn("predict.errors", count=tally.errors, total=tally.records)
-    if tally is not None and tally.limit:
-        console.warn("predict.limit", count=tally.limit, total=tally.records, reason=tally.reason)
-    figures = {} if tally is None else {"records": tally.records, "errors": tally.errors, "cut": tally.limit}
-    console.result(str(out), out=str(out), **figures)
+    if count:
+        records = first_few(tally.errors, ", ")
+        console.warn("predict.errors", count=count, total=tally.total, records=records)
+    if tally.reason:
+        record, reason = tally.reason
+        console.warn("predict.limit", count=tally.cut, total=tally.total, record=record, reason=reason)
+    elif tally.cut:
+        console.warn("predict.cut_before", count=tally.cut, total=tally.total)
+    console.result(str(out), out=str(out), records=tally.total, errors=count, cut=tally.cut)
 
 
 def show_samples(recipe: Recipe, console: Console) -> None:

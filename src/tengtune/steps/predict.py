@@ -81,8 +81,8 @@ def ask(recipe: Recipe, folder: Path, questions: Sequence[str], asked: Settings,
 
 def answer_file(
     recipe: Recipe, folder: Path, job: tuple[Path, Path], asked: Settings, console: Console, force: bool
-) -> batch.Tally | None:
-    """Answer the records of a file into another, job: (questions, out); None when that is done already."""
+) -> batch.Tally:
+    """Answer the records of a file into another, job: (questions, out); what became of all of them."""
     questions, out = job
     sha256, total = batch.digest(questions)
     made_of = {
@@ -94,13 +94,14 @@ def answer_file(
     }
     work = batch.Job(questions, out, made_of)
     with held(beside(out), console):
-        done = batch.begin(work, force)
-        if done is None:
+        tally = batch.begin(work, total, force)
+        if tally.finished:
             console.say("predict.up_to_date", out=out)
-            return None
+            return tally
         speaker = open_speaker(recipe, folder, asked)
         speaker.tell(console)
-        return batch.work(work, speaker, done, total, console)
+        batch.work(work, speaker, tally, console)
+    return tally
 
 
 def write_answers(
