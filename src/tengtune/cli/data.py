@@ -10,7 +10,7 @@ import click
 
 from tengtune import engine
 from tengtune import recipe as recipes
-from tengtune.cli import data_check
+from tengtune.cli import data_check, data_convert
 from tengtune.cli.command import Command, Group
 from tengtune.cli.options import make_console, settings_option, step_options
 from tengtune.recipe import Recipe
@@ -34,7 +34,7 @@ def command() -> None:
 
 
 command.add_command(data_check.check)
-command.add_command(data_check.convert)
+command.add_command(data_convert.convert)
 
 
 @command.command("make", cls=Command, help="cli.data_make")

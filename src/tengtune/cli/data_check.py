@@ -1,4 +1,4 @@
-"""`tengtune data check FILE...` and `tengtune data convert FILE... --to FORM --out OUT`"""
+"""`tengtune data check FILE...`, and what it has in common with `data convert`."""
 
 from __future__ import annotations
 
@@ -19,11 +19,9 @@ from tengtune.ui.console import Console
 from tengtune.ui.problems import WRONG_INPUT, Problem
 
 if TYPE_CHECKING:
-    from tengtune.data.convert import Form
     from tengtune.data.fault import Fault
     from tengtune.data.judge import Judge
     from tengtune.data.read import Reader
-    from tengtune.data.report import Report
 
 LINES = (".jsonl", ".ndjson")
 """Names of files with a record a line."""
@@ -96,9 +94,9 @@ def check(
     control = style.tokenizer.control if style else (IM_START, IM_END, ENDOFTEXT)
     judge = Judge(policy, control, style.template.tools if style else True)
     unreadable: list[Problem] = []
-    with _reserved(reader, (out, *beside(out)) if out else (), LINES, force, console):
-        with meter(console, _bytes(reader), "check.progress") as advance:
-            account = check_files(reader, judge, style, _each(console), unreadable.append, advance)
+    with reserved(reader, (out, *beside(out)) if out else (), LINES, force, console):
+        with meter(console, size_of(reader), "check.progress") as advance:
+            account = check_files(reader, judge, style, each_fault(console), unreadable.append, advance)
         for problem in unreadable:
             console.problem(problem)
         rows = account.rows(seq_len or SEQ_LEN, spec.max_positions) if spec else []
@@ -109,50 +107,6 @@ def check(
     faulty = bool(report.dropped) or report.broken
     if unreadable or (faulty and not out) or not report.kept:
         click.get_current_context().exit(WRONG_INPUT)
-
-
-@click.command("convert", cls=Command, help="cli.data_convert")
-@reading
-@click.option(
-    "--to",
-    "to",
-    type=click.Choice(["conversation", "messages", "alpaca"]),
-    required=True,
-    help="cli.opt_data_to",
-)
-@click.option("--out", type=FOLDER, required=True, metavar="OUT", help="cli.opt_data_out")
-@click.option("--force", is_flag=True, help="cli.opt_overwrite")
-def convert(reader: Reader, console: Console, to: Form, out: Path, force: bool) -> None:
-    """Write the conversations of data files in another form."""
-    from tengtune import files
-    from tengtune.data.convert import convert as convert_items
-    from tengtune.data.report import Report
-    from tengtune.hub.meter import meter
-
-    report = Report(_each(console))
-    as_list = out.suffix.lower() not in LINES
-    with (
-        _reserved(reader, (out,), (".json", *LINES), force, console),
-        meter(console, _bytes(reader), "check.progress") as advance,
-        files.atomic_file(out, "w") as stream,
-    ):
-        for fault in convert_items(reader.read(advance), to, stream, as_list):
-            report.fault(fault)
-        written = reader.records - report.dropped.total()
-        if not written:
-            raise _nothing_written(reader, report)
-    report.show(console)
-    console.say("check.converted", out=out, written=written)
-    console.result(str(out), out=str(out), written=written, records=reader.records)
-
-
-def _nothing_written(reader: Reader, report: Report) -> Problem:
-    """There is no record to write: none at all, or reasons against all."""
-    where = ", ".join(reader.files)
-    if not reader.records:
-        return Problem("data.no_records", where=where)
-    reasons = "\n".join(report.reasons())
-    return Problem("check.nothing_written", where=where, records=reader.records, reasons=reasons)
 
 
 def _fix(reader: Reader, judge: Judge, out: Path, console: Console) -> None:
@@ -168,7 +122,7 @@ def _fix(reader: Reader, judge: Judge, out: Path, console: Console) -> None:
     console.result(str(out), out=str(out), rejected_file=str(left), changes_file=str(changes), **fix.counts)
 
 
-def _each(console: Console) -> Callable[[Fault], None]:
+def each_fault(console: Console) -> Callable[[Fault], None]:
     """Each fault as an event of --json."""
 
     def told(fault: Fault) -> None:
@@ -178,13 +132,13 @@ def _each(console: Console) -> Callable[[Fault], None]:
     return told
 
 
-def _bytes(reader: Reader) -> int:
+def size_of(reader: Reader) -> int:
     """The size of all files; those that are not there are told when they are read."""
     return sum(path.stat().st_size for path in reader.files.values() if path.is_file())
 
 
 @contextmanager
-def _reserved(
+def reserved(
     reader: Reader, outs: Sequence[Path], suffixes: Sequence[str], force: bool, console: Console
 ) -> Iterator[None]:
     """Hold `outs`, the output and what stands beside it, while the block runs.
@@ -192,10 +146,7 @@ def _reserved(
     Problem: a file that is read would be overwritten, or (without `force`) any file; the output's name
     promises another form than `suffixes`; another command writes there.
     """
-    for out in outs:
-        touched = (out, out.with_name(out.name + PARTIAL), lock.beside(out))
-        if any(_is_same(path, read) for path in touched for read in reader.files.values()):
-            raise Problem("check.onto_itself", where=out)
+    not_onto_itself(reader, outs)
     for out in outs[:1]:
         if out.suffix.lower() not in suffixes:
             raise Problem("check.out_suffix", where=out, suffixes=", ".join(suffixes))
@@ -206,6 +157,14 @@ def _reserved(
             if out.is_dir() or (out.exists() and not force):
                 raise Problem("check.out_exists", where=out)
         yield
+
+
+def not_onto_itself(reader: Reader, outs: Sequence[Path]) -> None:
+    """Problem where an output, or what stands beside it while it is written, is a file that is read."""
+    for out in outs:
+        touched = (out, out.with_name(out.name + PARTIAL), lock.beside(out))
+        if any(_is_same(path, read) for path in touched for read in reader.files.values()):
+            raise Problem("check.onto_itself", where=out)
 
 
 def _is_same(path: Path, other: Path) -> bool:

@@ -32,6 +32,8 @@ BYTE_ORDER_MARKS = (
 )
 
 PARQUET = b"PAR1"
+LONGEST_HEADER = 1 << 28
+"""Bytes; MindSpore's own limit is 128 MiB."""
 
 _FOREIGN: tuple[tuple[bytes, str, str], ...] = (
     (b"PK\x03\x04", "archive", "zip"),
@@ -60,11 +62,13 @@ _COMMENTS = re.compile(r"(?:\s*(?://|#)[^\n]*\n)+\s*")
 
 
 def foreign(head: bytes) -> tuple[str, str] | None:
-    """(kind, name) of a file without records: archive, office, lfs_pointer, web_page or binary."""
+    """(kind, name) of a file without texts: archive, office, lfs_pointer, web_page, mindrecord or binary."""
     for magic, kind, name in _FOREIGN:
         if head.startswith(magic):
             office = name == "zip" and any(mark in head for mark in (b"[Content_Types]", b"xl/", b"word/"))
             return ("office", "xlsx/docx") if office else (kind, name)
+    if begins_mindrecord(head):
+        return "mindrecord", "MindRecord"
     if head[257:262] == b"ustar":
         return "archive", "tar"
     if _PAGE.match(head.removeprefix(codecs.BOM_UTF8)):
@@ -75,6 +79,12 @@ def foreign(head: bytes) -> tuple[str, str] | None:
         return "binary", "pickle"
     is_text = head.lstrip()[:1] in (b"[", b"{") or marked_encoding(head) or unmarked_utf16(head)
     return ("binary", "?") if b"\x00" in head and not is_text else None
+
+
+def begins_mindrecord(head: bytes) -> bool:
+    """Whether these are the first bytes of a MindRecord: the length of a JSON header, and the header."""
+    length = int.from_bytes(head[:8], "little")
+    return 2 < length < LONGEST_HEADER and re.match(rb'\{\s*"', head[8:]) is not None
 
 
 def marked_encoding(head: bytes) -> tuple[str, bytes] | None:

@@ -12,9 +12,11 @@ import numpy as np
 from tengtune.data.documents import Int64
 from tengtune.data.fault import Fault
 from tengtune.data.judge import Judge
+from tengtune.data.mindrecord import MindRecord, is_mindrecord
 from tengtune.data.pack import pack
 from tengtune.data.read import Outcome, Reader
-from tengtune.data.render import Renderer, Style, batches
+from tengtune.data.recorded import Recorded, Vocabulary
+from tengtune.data.render import Rendered, Renderer, Style, batches
 from tengtune.data.split import groups_of, heldout_split
 from tengtune.recipe import Data, Recipe, Train
 from tengtune.report.verdict import ENOUGH_TOKENS
@@ -77,28 +79,34 @@ def look(files: Mapping[str, Path], style: Style) -> Sample:
     renderer = Renderer(
         style, Judge(style.policy, style.tokenizer.control, style.template.tools), 1 << 30, "cut"
     )
-    total = max(sum(path.stat().st_size for path in files.values()), 1)
-    seen = 0
+    total = seen = 0
     lengths, labels, hashes = ([np.empty(0, np.int64)] for _ in range(3))
     for name, path in files.items():
-        beginning = _Beginning(Reader({name: path}), len(files))
-        for batch in batches(beginning.items(), lambda fault: None):
-            made = renderer(batch)
+        beginning: _Beginning | _StoredBeginning
+        if is_mindrecord(path):
+            stored = Recorded(MindRecord(path), Vocabulary.of(style.tokenizer), 1 << 30, "cut")
+            beginning = _StoredBeginning(stored, len(files))
+            documents = beginning.documents(name)
+        else:
+            beginning = _Beginning(Reader({name: path}), path.stat().st_size, len(files))
+            documents = map(renderer, batches(beginning.items(), lambda fault: None))
+        for made in documents:
             lengths.append(made.lengths)
             ends = np.cumsum(made.lengths)
             sums = np.concatenate([[0], np.cumsum(made.train, dtype=np.int64)])
             labels.append(sums[ends] - sums[ends - made.lengths])
             hashes.append(made.hashes)
-        seen += path.stat().st_size if beginning.whole else beginning.bytes
+        total += beginning.size
+        seen += beginning.size if beginning.whole else beginning.bytes
     groups = groups_of(np.concatenate(hashes))
-    return Sample(np.concatenate(lengths), np.concatenate(labels), groups, min(seen / total, 1.0))
+    return Sample(np.concatenate(lengths), np.concatenate(labels), groups, min(seen / max(total, 1), 1.0))
 
 
 class _Beginning:
-    """The first records of a file, of `among` files; `bytes`: how much of it they are."""
+    """The first records of a file of `size` bytes, of `among` files; `bytes`: how much of it they are."""
 
-    def __init__(self, reader: Reader, among: int) -> None:
-        self.reader, self.among = reader, among
+    def __init__(self, reader: Reader, size: int, among: int) -> None:
+        self.reader, self.size, self.among = reader, size, among
         self.bytes, self.whole = 0, False
         self._read = 0
 
@@ -116,6 +124,25 @@ class _Beginning:
     def _advance(self, count: int) -> None:
         self.bytes = self._read  # what was read before has been gone through when more is read
         self._read += count
+
+
+class _StoredBeginning:
+    """The same of a MindRecord, whose size is that of its records: the files are mostly holes."""
+
+    def __init__(self, stored: Recorded, among: int) -> None:
+        self.stored, self.among = stored, among
+        self.size, self.bytes, self.whole = stored.bytes, 0, False
+
+    def documents(self, name: str) -> Iterator[Rendered]:
+        """Documents until there are enough."""
+        for made in self.stored.read(name, self._advance):
+            yield made
+            if self.bytes * self.among >= LOOK_BYTES:
+                return
+        self.whole = True
+
+    def _advance(self, count: int) -> None:
+        self.bytes += count
 
 
 def suit(sample: Sample, positions: int) -> Proportions:

@@ -130,13 +130,7 @@ class Renderer:
 
     def __call__(self, batch: Batch) -> Rendered:
         """Judge, render and shorten a batch."""
-        found = self.judge.batch(batch.talks)
-        faults = [
-            fault
-            for i, notes in found.items()
-            for fault in notes.faults(batch.file, batch.numbers[i], batch.lines[i])
-        ]
-        kept = np.array(batch.usable(found), np.int64)
+        kept, faults = self.judged(batch)
         talks = [batch.talks[i] for i in kept]
         ids, train, begins = self.style.plain(talks) if batch.plain else self.style.flat(talks)
         train[begins[:-1][begins[:-1] < begins[1:]]] = False  # the first token is nobody's label
@@ -146,7 +140,7 @@ class Renderer:
         for i in np.flatnonzero((last < 0) | (last >= self.seq_len)).tolist():
             parts.append(_whole(ids, train, begins[first : i + 1], last[first:i], first))
             document = slice(begins[i], begins[i + 1])
-            short = self._shorten(talks[i], Example(ids[document], train[document]), batch.plain)
+            short = self.shorten(talks[i], Example(ids[document], train[document]), batch.plain)
             parts.append(_shortened(short.examples, i))
             if short.code:
                 place = batch.file, batch.numbers[kept[i]], batch.lines[kept[i]]
@@ -157,7 +151,17 @@ class Renderer:
         ids, train, lengths, of = map(np.concatenate, zip(*parts, strict=True))
         return Rendered(batch.file, ids, train, lengths, records[of], hashes[of], np.diff(begins), faults)
 
-    def _shorten(self, talk: Conversation, example: Example, plain: bool) -> Shortened:
+    def judged(self, batch: Batch) -> tuple[Int64, list[Fault]]:
+        """Which of a batch's conversations can be used, int64 [n], and what was found on all of them."""
+        found = self.judge.batch(batch.talks)
+        faults = [
+            fault
+            for i, notes in found.items()
+            for fault in notes.faults(batch.file, batch.numbers[i], batch.lines[i])
+        ]
+        return np.array(batch.usable(found), np.int64), faults
+
+    def shorten(self, talk: Conversation, example: Example, plain: bool) -> Shortened:
         """What becomes of a conversation that does not fit as it is."""
         if not plain:
             return shorten(talk, example, self.style.many, self.seq_len, self.too_long)

@@ -10,12 +10,15 @@ from pathlib import Path
 from typing import Any
 
 from tengtune import files
+from tengtune.data import mindrecord
 from tengtune.data.documents import Documents, Int64, Spool, spool
 from tengtune.data.json_value import written
 from tengtune.data.judge import Judge
+from tengtune.data.mindrecord import MindRecord
 from tengtune.data.ordered import ordered
 from tengtune.data.pack import Plan, one_per_row, pack
 from tengtune.data.read import Reader
+from tengtune.data.recorded import Recorded, Vocabulary
 from tengtune.data.render import Renderer, Style, batches, style_of
 from tengtune.data.report import Report, figures_of, show_stores
 from tengtune.data.split import groups_of, heldout_split, repeated
@@ -33,7 +36,8 @@ from tengtune.ui.problems import Problem
 def inputs(recipe: Recipe) -> list[Path]:
     """The data files, tokenizer and chat template, and config.json (family and vocabulary)."""
     folder = recipe.model_folder
-    return [*_named_files(recipe).values(), *text_files(folder), folder / "config.json"]
+    data = [part for path in _named_files(recipe).values() for part in mindrecord.parts(path)]
+    return [*data, *text_files(folder), folder / "config.json"]
 
 
 def settings(recipe: Recipe) -> dict[str, Any]:
@@ -53,26 +57,32 @@ def run(recipe: Recipe, console: Console) -> Result:
     """Read, render, split, pack, write. Problem when no record can be learned from."""
     style = _style(recipe, console)
     data, folder = recipe.data, recipe.folder / "data"
-    reader = Reader(_named_files(recipe), data.format, data.map, recipe.file)
+    named = _named_files(recipe)
+    stored = _stored(recipe, named, Vocabulary.of(style.tokenizer))
+    texts = {name: path for name, path in named.items() if name not in stored}
+    reader = Reader(texts, data.format, data.map, recipe.file)
+    for name, file in stored.items():
+        console.say("data.as_stored", file=name, records=file.records)
     judge = Judge(data.policy, style.tokenizer.control, style.template.tools)
     renderer = Renderer(style, judge, data.seq_len, data.too_long)
     with spool(folder / f"spool{files.PARTIAL}") as pool:
         with files.atomic_file(folder / "dropped.jsonl", "w") as log:
             report = Report(lambda fault: log.write(f"{written(fault.as_json())}\n"))
-            _fill(pool, reader, report, renderer, console)
+            _fill(pool, list(named), reader, stored, report, renderer, console)
         documents = pool.documents()
+        records = reader.records + sum(file.records for file in stored.values())
         if not len(documents):
-            raise _nothing_left(recipe, reader, report)
+            raise _nothing_left(recipe, records, reader, report)
         report.show(console)
         about = About(style.tokenizer.fingerprint, data.policy, data.seq_len)
         stores = _write(folder, documents, groups_of(pool.hashes()), recipe, about, console)
     lengths = report.percentiles()
     if reader.unused:
         console.say("data.unused", keys=", ".join(f"{k} ({n})" for k, n in reader.unused.most_common(12)))
-    console.say("data.lengths", records=reader.records, kept=report.kept, **lengths)
+    console.say("data.lengths", records=records, kept=report.kept, **lengths)
     show_stores(console, stores)
     figures = {
-        "records": reader.records,
+        "records": records,
         "kept": report.kept,
         "dropped": dict(report.dropped),
         "remarks": dict(report.of_files + report.remarks),
@@ -88,7 +98,7 @@ def _named_files(recipe: Recipe) -> dict[str, Path]:
     """Data files by the name the run file gives them; a file named twice would count twice unseen."""
     named: dict[str, Path] = {}
     for name in recipe.data.files:
-        path = recipe.resolve(name)
+        path = mindrecord.first_shard(recipe.resolve(name))
         if path in named.values():
             raise Problem("data.file_twice", where=recipe.file, file=name)
         named[name] = path
@@ -96,6 +106,21 @@ def _named_files(recipe: Recipe) -> dict[str, Path]:
     if unknown:
         raise Problem("data.weight_unknown", where=recipe.file, file=unknown[0], files=", ".join(named))
     return named
+
+
+def _stored(recipe: Recipe, named: dict[str, Path], vocabulary: Vocabulary) -> dict[str, Recorded]:
+    """Those of the files that hold ids, not text. Problem when two of them are shards of one MindRecord."""
+    found: dict[str, Recorded] = {}
+    seen: set[Path] = set()
+    for name, path in named.items():
+        if not mindrecord.is_mindrecord(path):
+            continue
+        file = MindRecord(path)
+        if not seen.isdisjoint(file.shards):
+            raise Problem("data.shard_twice", where=recipe.file, file=name)
+        seen.update(file.shards)
+        found[name] = Recorded(file, vocabulary, recipe.data.seq_len, recipe.data.too_long)
+    return found
 
 
 def _style(recipe: Recipe, console: Console) -> Style:
@@ -112,13 +137,28 @@ def _style(recipe: Recipe, console: Console) -> Style:
     return style
 
 
-def _fill(pool: Spool, reader: Reader, report: Report, renderer: Renderer, console: Console) -> None:
-    """Render every conversation into the pool, in threads beside reading."""
+def _fill(
+    pool: Spool,
+    names: list[str],
+    reader: Reader,
+    stored: dict[str, Recorded],
+    report: Report,
+    renderer: Renderer,
+    console: Console,
+) -> None:
+    """Put the documents of all files into the pool: conversations are rendered in threads beside reading,
+    what is `stored` as ids is taken as it is."""
     total = sum(path.stat().st_size for path in reader.files.values())
+    total += sum(file.bytes for file in stored.values())
     with meter(console, total, "data.progress") as advance:
-        for made in ordered(renderer, batches(reader.read(advance), report.fault)):
-            pool.add(made.file, made.ids, made.train, made.lengths, made.records, made.hashes)
-            report.rendered(made)
+        for name in names:
+            if name in stored:
+                made = stored[name].read(name, advance)
+            else:
+                made = ordered(renderer, batches(reader.read_file(name, advance), report.fault))
+            for each in made:
+                pool.add(each.file, each.ids, each.train, each.lengths, each.records, each.hashes)
+                report.rendered(each)
 
 
 def _write(
@@ -157,16 +197,16 @@ def _plan(documents: Documents, chosen: Int64, recipe: Recipe) -> Plan:
     return Plan(chosen[plan.documents], plan.starts)
 
 
-def _nothing_left(recipe: Recipe, reader: Reader, report: Report) -> Problem:
+def _nothing_left(recipe: Recipe, records: int, reader: Reader, report: Report) -> Problem:
     """No record could be used: with counts, reasons and the keys that were seen."""
-    where = ", ".join(reader.files)
-    if not reader.records:
+    where = ", ".join(recipe.data.files)
+    if not records:
         return Problem("data.no_records", where=where)
     keys = ", ".join(f"{key} ({count})" for key, count in reader.keys.most_common(12)) or "-"
     return Problem(
         "data.nothing_left",
         where=where,
-        records=reader.records,
+        records=records,
         reasons="\n".join(report.reasons()),
         keys=keys,
         log=recipe.folder / "data" / "dropped.jsonl",
