@@ -115,6 +115,28 @@ def test_commands(
     assert len(parrot.prompts) == 1
 
 
+@pytest.mark.parametrize("name", ["~nosuchuser/talk", "a\0b", "dangling", "/", ""])
+def test_a_name_no_new_file_can_have_is_told_and_the_chat_goes_on(
+    name: str, parrot: Parrot, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("dangling").symlink_to("nowhere")
+    before = sorted(os.listdir())
+    assert chat(monkeypatch, f"one\n/save {name}\ntwo\n", "--model", "model") == 0
+    said = capsys.readouterr()
+    assert said.out == "fine\nwell\n"
+    assert said.err.count("chat.save_where") == 1
+    assert sorted(os.listdir()) == before
+
+
+@pytest.mark.parametrize("closing", ["<&-", "0>unreadable", "<&- >&- 2>&-", ">&-"])
+def test_closed_streams_end_the_chat_cleanly(closing: str, model: Path) -> None:
+    command = f"{sys.executable} -m tengtune chat --model model --max-new-tokens 2 {closing}"
+    done = subprocess.run(["bash", "-c", command], input="hi\n", capture_output=True, text=True, check=False)
+    assert done.returncode == 0
+    assert "Traceback" not in done.stderr
+    assert ("no input to read" in done.stderr) is (closing in ("<&-", "0>unreadable"))
+
+
 @pytest.mark.parametrize(("wanted", "room"), [(20, 20), (500, 64)])
 def test_the_oldest_turns_are_forgotten_aloud(
     parrot: Parrot,

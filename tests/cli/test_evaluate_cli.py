@@ -100,6 +100,52 @@ def test_the_table_and_the_examples(run: Path, capsys: pytest.CaptureFixture[str
     )
 
 
+def test_what_cannot_be_measured_is_told_and_the_rest_is(
+    run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Keywords in some records only, keywords that are none, a question too long for the model."""
+    records: list[dict[str, Any]] = [
+        {"question": "q0", "answer": "x", "keywords": "x"},
+        {"question": "x y " * 9000, "answer": "x"},
+        {"question": "q2", "answer": "x", "keywords": [["!!"]]},
+        {"question": "q3", "answer": "x"},
+        {"question": "q4", "answer": "x y " * 9000},
+    ]
+    path = run.parent / "mixed.json"
+    path.write_text(json.dumps(records))
+    assert tengtune("evaluate", run, "--file", path, "--json") == 0
+    found = events(capsys)
+    (result,) = [each for each in found if each["event"] == "result"]
+    (each,) = result["sets"]
+    assert each["counts"] == {"contains": 3, "exact": 2}
+    assert (each["questions"], each["asked"], each["refused"]) == (4, 3, {"bad_keywords": 1})
+    assert each["missing"] == {"too_long": ["1"], "no_loss": ["4"]}
+    lines = [line for line in found if line["event"] == "question"]
+    assert [line["source"].rpartition(":")[2] for line in lines if "error" in line] == ["1", "4"]
+    warned = {each["code"]: each for each in found if each["event"] == "warning"}
+    assert (warned["evaluate.refused"]["file"], warned["evaluate.refused"]["record"]) == (str(path), 2)
+    assert warned["evaluate.missing"]["file"] == str(path)
+    assert tengtune("evaluate", run, "--file", path) == 0
+    said = capsys.readouterr()
+    table, told = " ".join(said.out.split()), " ".join(said.err.split())
+    assert "answered rightly (3 questions)" in table
+    assert "exact match (2 questions)" in table
+    assert "1 of 4 questions (record 1): too long: no position is left for an answer" in told
+    assert "1 of 4 questions (record 4): the right answer does not fit" in told
+
+
+def test_samples_without_room_for_an_answer_are_told(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    long = "x y " * 9000 + "?"
+    assert tengtune("predict", run, "-s", f"output.prompts=short,{long}") == 0
+    assert "1 of 2 questions (counted from 0: 1)" in " ".join(capsys.readouterr().err.split())
+    lines = (run.parent / "runs" / "run" / "samples.jsonl").read_text("utf-8").splitlines()
+    short, unasked = map(json.loads, lines)
+    assert isinstance(short["after"], str)
+    assert "error" not in short
+    assert (unasked["prompt"], unasked["before"], unasked["after"]) == (long, None, None)
+    assert "too long" in unasked["error"]
+
+
 def test_a_missing_file_is_a_problem(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert tengtune("evaluate", run, "--file", "none.csv") == 2
     assert "none.csv" in capsys.readouterr().err

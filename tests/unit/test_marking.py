@@ -218,11 +218,22 @@ def test_what_does_not_fit_is_not_asked(tokenizer: Tokenizer) -> None:
     backend = Known(tokenizer)
     examiner = Examiner(backend, tokenizer, "")
     long = "x y " * backend.spec.max_positions
-    assert Choice("f:0", long, ("a", "b"), 0).mark(examiner, []) == Mark()
-    assert Free("f:1", (Message("user", long),), "a", 5).mark(examiner, []) == Mark()
-    assert Calculation("f:2", long, "#### 1", Decimal(1)).mark(examiner, []) == Mark()
+    unasked = Mark(missing="too_long")
+    assert Choice("f:0", long, ("a", "b"), 0).mark(examiner, []) == unasked
+    assert Free("f:1", (Message("user", long),), "a", 5).mark(examiner, []) == unasked
+    assert Calculation("f:2", long, "#### 1", Decimal(1)).mark(examiner, []) == unasked
     assert backend.batches == []
     assert backend.asked == []
+
+
+def test_a_right_answer_that_does_not_fit_costs_its_loss_only(tokenizer: Tokenizer) -> None:
+    backend = Known(tokenizer, {}, {"France": "Paris"})
+    long = "x y " * backend.spec.max_positions
+    question = Free("f:0", (Message("user", "Capital of France?"),), long, 5, (("Paris",),))
+    mark = question.mark(Examiner(backend, tokenizer, ""), [])
+    assert mark == Mark({"contains": True}, "Paris", missing="no_loss")
+    silent = question.mark(Examiner(Mute(tokenizer), tokenizer, ""), [])
+    assert (silent.hits, silent.missing) == ({}, "too_long")
 
 
 def test_a_back_end_without_answers_is_asked_once(tokenizer: Tokenizer) -> None:
@@ -296,6 +307,11 @@ def test_without_answers_the_loss_decides(rise: float, verdict: str) -> None:
     assert forgetting.judge(before, after).verdict == verdict
 
 
+def test_nothing_measured_says_nothing_about_forgetting() -> None:
+    unasked = [Mark(missing="too_long")] * 20
+    assert forgetting.judge(unasked, unasked).verdict == "unknown"
+
+
 def test_a_model_that_says_its_name_to_everything_has_lost_what_it_knew(tokenizer: Tokenizer) -> None:
     """The case the check is for: an identity was taught, and "capital of France" broke."""
     questions = general_questions()
@@ -346,6 +362,34 @@ def test_figures_count_what_was_gained_and_lost() -> None:
         None,
     )
     assert found["by_chance"] is True
+
+
+def test_a_measure_is_over_the_questions_that_have_it() -> None:
+    """Keywords in some records only, in either order: both measures, each over its own questions."""
+    word, plain = {"contains": True}, {"contains": True, "exact": True}
+    marks = [Mark(word), Mark(plain), Mark({"contains": False}), Mark({**plain, "exact": False})]
+    wrong = [Mark(dict.fromkeys(mark.hits, False)) for mark in marks]
+    questions = [Free(f"f:{n}", (Message("user", "q"),), "a", 5) for n in range(4)]
+    for order in (slice(None), slice(None, None, -1)):
+        found = Comparison(QuestionSet("f", "free", list(questions)), wrong[order], marks[order]).figures()
+        assert found["measures"] == {"contains": [0.0, 0.75], "exact": [0.0, 0.5]}
+        assert found["counts"] == {"contains": 4, "exact": 2}
+        assert (found["asked"], found["gained"], found["lost"]) == (4, 3, 0)
+
+
+def test_what_was_not_measured_is_told_by_its_records() -> None:
+    marks = [Mark(missing="too_long"), Mark({"contains": True}), Mark({"contains": True}, missing="no_loss")]
+    questions = [Free(f"a:b:{n}", (Message("user", "q"),), "a", 5) for n in (3, 4, 8)]
+    comparison = Comparison(QuestionSet("a:b", "free", list(questions)), marks, marks)
+    found = comparison.figures()
+    assert found["missing"] == {"too_long": ["3"], "no_loss": ["8"]}
+    assert (found["questions"], found["asked"]) == (3, 2)
+    errors = [line.get("error", "") for line in comparison.lines(texts=False)]
+    assert [each.partition(",")[0] for each in errors] == [
+        "too long: no position is left for an answer",
+        "",
+        "the right answer does not fit behind the question",
+    ]
 
 
 def test_the_loss_is_weighed_by_tokens() -> None:

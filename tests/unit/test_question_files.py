@@ -105,6 +105,43 @@ def test_numbers_words_and_training_files(tmp_path: Path) -> None:
     assert alpaca.questions[0].asked()[0].content == "Say: it"
 
 
+@pytest.mark.parametrize(
+    ("keywords", "expected"),
+    [
+        ("full", (("full",),)),
+        ("filter full", (("filter full",),)),
+        (["full", ["3", 3]], (("full",), ("3", "3"))),
+        ('[["filter", "sieve"], ["full"]]', (("filter", "sieve"), ("full",))),  # as in a table's cell
+        (None, ()),
+        (" ", ()),
+        ([], ()),
+    ],
+)
+def test_keywords(tmp_path: Path, keywords: object, expected: object) -> None:
+    (question,) = read(tmp_path, "q.json", [{"question": "q", "answer": "a", "keywords": keywords}]).questions
+    assert isinstance(question, Free)
+    assert question.keywords == expected
+
+
+def test_keywords_in_a_table(tmp_path: Path) -> None:
+    table = 'question,answer,keywords\nq,a,full\nq,a,\nq,a,"[[""x"", ""y""]]"\nq,a,!!\n'
+    found = read(tmp_path, "q.csv", table)
+    groups = [question.keywords for question in found.questions if isinstance(question, Free)]
+    assert groups == [(("full",),), (), (("x", "y"),)]
+    assert [(number, unfit.code) for number, unfit in found.refused] == [(3, "bad_keywords")]
+
+
+@pytest.mark.parametrize(
+    "keywords",
+    [[[]], [["!!"]], [None], [["a", ""]], 5, 0, False, True, {"a": 1}, [[["a"]]], [True], [1e999], "…"],
+)
+def test_keywords_that_no_answer_could_hold_are_refused(tmp_path: Path, keywords: object) -> None:
+    records = [{"question": "q", "answer": "a"}, {"question": "q", "answer": "a", "keywords": keywords}]
+    found = read(tmp_path, "q.json", records)
+    assert len(found.questions) == 1
+    assert [(number, unfit.code) for number, unfit in found.refused] == [(1, "bad_keywords")]
+
+
 def test_the_first_questions_are_examples_and_the_limit_counts_without_them(tmp_path: Path) -> None:
     found = read(tmp_path, "mmlu.csv", MMLU * 3, shots=2, limit=3)
     assert len(found.questions) == 3

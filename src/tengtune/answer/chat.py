@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -76,9 +77,7 @@ class Chat:
 
     def _save(self, name: str) -> None:
         """The conversation of each side as one line of a data file."""
-        path = Path(name).expanduser()
-        if not name or path.exists():
-            raise Problem("chat.save_where", where=name or "/save", name=name)
+        path = _new_file(name)
         lines = [json.dumps({"messages": side.conversation()}, ensure_ascii=False) for side in self.sides]
         files.write_text(path, "".join(f"{line}\n" for line in lines))
         self.console.say("chat.saved", path=path)
@@ -137,8 +136,27 @@ class Chat:
         return prompt
 
 
+def _new_file(name: str) -> Path:
+    """The path a person means; Problem where something is there, or where no file can be called so: by a
+    user there is none of, a NUL, a character the system's names do not have."""
+    try:
+        path = Path(name).expanduser()
+        os.fsencode(path)
+        free = bool(name) and "\0" not in name and not os.path.lexists(path)
+    except (RuntimeError, ValueError):
+        free = False
+    if not free:
+        shown = name.replace("\0", "\\0")
+        raise Problem("chat.save_where", where=shown or "/save", name=shown)
+    return path
+
+
 def _lines(console: Console) -> Iterator[str]:
-    """What is typed, line by line; Ctrl-C at the prompt says how to leave."""
+    """What is typed, line by line; Ctrl-C at the prompt says how to leave. An input that is closed, or not
+    for reading, is at its end."""
+    if sys.stdin is None:
+        console.warn("chat.no_input")
+        return
     if isinstance(sys.stdin, io.TextIOWrapper):
         sys.stdin.reconfigure(errors="replace")
     typed = sys.stdin.isatty()
@@ -148,6 +166,9 @@ def _lines(console: Console) -> Iterator[str]:
         try:
             line = input(language.say("chat.prompt")) if typed else sys.stdin.readline()
         except EOFError:
+            return
+        except OSError:
+            console.warn("chat.no_input")
             return
         except KeyboardInterrupt:
             console.part("\n")

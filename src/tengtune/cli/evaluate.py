@@ -62,6 +62,8 @@ def command(
 
 def show(figures: dict[str, Any], console: Console) -> None:
     """All scores as one table: before, after."""
+    from tengtune.evaluate.score import count_of
+
     rows: list[list[str]] = []
     if figures.get("loss_before") is not None:
         tokens = language.say("evaluate.tokens", count=figures["tokens"])
@@ -71,8 +73,8 @@ def show(figures: dict[str, Any], console: Console) -> None:
     general = figures.get("general")
     for each in ([general] if general else []) + figures["sets"]:
         name = language.say("evaluate.general_name") if each is general else each["name"]
-        count = language.say("evaluate.questions", count=each["asked"])
         for measure, shares in each["measures"].items():
+            count = language.say("evaluate.questions", count=count_of(each, measure))
             label = f"{name}: {language.say(f'evaluate.{measure}')} ({count})"
             rows.append([label, *(f"{share:.1%}" for share in shares)])
         if each["loss"]:

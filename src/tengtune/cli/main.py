@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 import traceback
 from contextlib import suppress
@@ -54,7 +55,18 @@ def cli() -> None:
 
 def main(arguments: list[str] | None = None) -> None:
     """Entry point: every fault of the user's becomes one screen and an exit code."""
+    _replace_closed_streams()
     sys.exit(_guarded(sys.argv[1:] if arguments is None else arguments))
+
+
+def _replace_closed_streams() -> None:
+    """What the caller closed becomes /dev/null: there is something to write to, and no file that is opened
+    later takes the place of a standard stream. sys.stdin stays None."""
+    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
+        os.set_inheritable(descriptor, True)
+    os.close(descriptor)
+    sys.stdout = sys.stdout or os.fdopen(1, "w", encoding="utf-8")
+    sys.stderr = sys.stderr or os.fdopen(2, "w", encoding="utf-8")
 
 
 def _take_language(arguments: list[str]) -> list[str]:

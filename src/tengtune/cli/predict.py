@@ -95,5 +95,8 @@ def show_samples(recipe: Recipe, console: Console) -> None:
         console.event("sample", **row)
     from tengtune.answer.ending import shown
 
-    cells = [[shown(str(row[key])) for key in ("prompt", "before", "after")] for row in rows]
-    console.table(language.say("cli.sample_columns").split("|"), cells)
+    cells = [
+        [row["prompt"], *(row.get("error") or row[name] for name in ("before", "after"))] for row in rows
+    ]
+    shown_cells = [[shown(str(cell)) for cell in each] for each in cells]
+    console.table(language.say("cli.sample_columns").split("|"), shown_cells)

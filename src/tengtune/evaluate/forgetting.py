@@ -74,10 +74,13 @@ def judge(before: Sequence[Mark], after: Sequence[Mark]) -> Judgement:
     A lost question counts as forgotten if its right answer's loss rose by more than WEAKER. The others may
     have turned by chance, as some of the wrong ones turn right; they count as well where lost and gained
     differ by more than chance (`by_chance`).
-    Where the models could not be asked the mean loss decides: weakened from WEAKER on, lost from MUCH_WEAKER.
+    Where the models could not be asked the mean loss decides: weakened from WEAKER on, lost from MUCH_WEAKER;
+    unknown where there is none either.
     """
     pairs = list(zip(before, after, strict=True))
     rise = _mean_loss(after) - _mean_loss(before)
+    if not any(mark.hits or mark.labels for mark in (*before, *after)):
+        return Judgement("unknown", 0, 0, 0, 0, 0.0)
     if not any(mark.hits for mark in (*before, *after)):
         # In this order a loss that is no number counts as lost.
         by_loss: Verdict = "kept" if rise < WEAKER else "weakened" if rise < MUCH_WEAKER else "lost"

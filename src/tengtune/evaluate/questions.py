@@ -23,6 +23,9 @@ LETTERS = "ABCDEFGH"
 NUMBER_TOKENS = 512
 """Longest answer to a calculation: the way to the number is written out first."""
 
+Missing = Literal["too_long", "no_loss"]
+"""What was not measured: anything, without room for an answer; the loss, without room for the right one."""
+
 By = Literal["letter", "text"]
 """How the choice of a model is told: the likeliest letter, or the likeliest text per UTF-8 byte."""
 
@@ -39,12 +42,14 @@ _CALCULATE = {
 @dataclass(frozen=True)
 class Mark:
     """What came of a question. hits: measure -> whether it was met; answer: what the model said or chose;
-    loss_sum over `labels` tokens: cross entropy of the right answer, where that is measured."""
+    loss_sum over `labels` tokens: cross entropy of the right answer, where that is measured; missing: what
+    the model's positions left no room for."""
 
     hits: dict[str, bool] = field(default_factory=dict)
     answer: str | None = None
     loss_sum: float = 0.0
     labels: int = 0
+    missing: Missing | None = None
 
     @property
     def loss(self) -> float | None:
@@ -115,7 +120,7 @@ class Choice(Question):
         texts = self.options if self.by == "text" else tuple(LETTERS[: len(self.options)])
         losses = examiner.choice_losses([*shots, *self.asked()], texts)
         if losses is None:
-            return Mark()
+            return Mark(missing="too_long")
         if not all(map(math.isfinite, losses)):
             return Mark({"accuracy": False})
         if self.by == "text":
@@ -146,7 +151,7 @@ class Calculation(Question):
     def mark(self, examiner: Examiner, shots: Sequence[Message]) -> Mark:
         answer = examiner.answer([*shots, *self.asked()], self.answer_tokens)
         if answer is None:
-            return Mark()
+            return Mark(missing="too_long" if examiner.answers else None)
         return Mark({"accuracy": final_number(answer) == self.number}, answer)
 
 
@@ -176,10 +181,12 @@ class Free(Question):
     def mark(self, examiner: Examiner, shots: Sequence[Message]) -> Mark:
         """exact: equal to the right answer; contains: holds it, or all keywords; and its loss."""
         messages = [*shots, *self.turns]
-        loss_sum, labels = examiner.answer_loss(messages, self.right) or (0.0, 0)
+        loss = examiner.answer_loss(messages, self.right)
         answer = examiner.answer(messages, self.max_new_tokens)
-        hits = {} if answer is None else self._hits(answer)
-        return Mark(hits, answer, loss_sum, labels)
+        if loss is None:
+            hits = {} if answer is None else self._hits(answer)
+            return Mark(hits, answer, missing="no_loss" if hits else "too_long")
+        return Mark({} if answer is None else self._hits(answer), answer, *loss)
 
     def _hits(self, answer: str) -> dict[str, bool]:
         if not self.keywords:

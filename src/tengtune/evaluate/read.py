@@ -10,6 +10,8 @@ The right answer of a choice is a letter, the option's text, or its number from 
 
 from __future__ import annotations
 
+import json
+import math
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -19,10 +21,12 @@ from typing import Any, Literal
 
 from tengtune.data import formats
 from tengtune.data.fault import Unfit
+from tengtune.data.formats.values import is_blank, parsed
 from tengtune.data.read import one_conversation
+from tengtune.evaluate.match import normalise
 from tengtune.evaluate.numbers import MARK, final_number
 from tengtune.evaluate.questions import LETTERS, By, Calculation, Choice, Free, Question
-from tengtune.evaluate.records import ANSWER, OPTIONS, QUESTION, read_entries
+from tengtune.evaluate.records import ANSWER, KEYWORDS, OPTIONS, QUESTION, read_entries
 from tengtune.text.conversation import Message
 from tengtune.ui import language
 from tengtune.ui.problems import Problem
@@ -179,15 +183,34 @@ def _calculation(record: dict[str, Any], source: str, settings: Settings) -> Cal
 
 def _free(record: dict[str, Any], source: str, settings: Settings) -> Free:
     if QUESTION in record and ANSWER in record:
-        keywords = tuple(
-            tuple(map(str, g if isinstance(g, list) else [g])) for g in record.get("keywords") or []
-        )
-        asked: Sequence[Message] = (Message("user", _text(record, QUESTION)),)
-        return Free(source, tuple(asked), _text(record, ANSWER), settings.max_new_tokens, keywords)
+        turns = (Message("user", _text(record, QUESTION)),)
+        keywords = _keywords(record.get(KEYWORDS))
+        return Free(source, turns, _text(record, ANSWER), settings.max_new_tokens, keywords)
     *asked, last = one_conversation(record).messages
     if last.role != "assistant" or not last.content.strip() or not asked:
         raise Unfit("no_answer")
     return Free(source, tuple(asked), last.content, settings.max_new_tokens)
+
+
+def _keywords(value: Any) -> tuple[tuple[str, ...], ...]:
+    """Groups of which an answer must hold a phrase each. A text is one keyword, or a list as JSON (a table's
+    cell); what is blank holds none."""
+    if is_blank(value) and value != 0:
+        return ()
+    if isinstance(value, str):
+        value = parsed(value, KEYWORDS) if value.lstrip().startswith("[") else [value]
+    listed = value if isinstance(value, list) else [[]]
+    groups = [each if isinstance(each, list) else [each] for each in listed]
+    if not all(group and all(map(_is_keyword, group)) for group in groups):
+        shown = json.dumps(value, ensure_ascii=False, default=str)
+        raise Unfit("bad_keywords", value=shown[:60])
+    return tuple(tuple(map(str, group)) for group in groups)
+
+
+def _is_keyword(value: Any) -> bool:
+    """Whether it is a text or a number of which something is left to compare."""
+    number = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    return (number or isinstance(value, str)) and bool(normalise(str(value)))
 
 
 _READERS: dict[Kind, Callable[[dict[str, Any], str, Settings], Question]] = {

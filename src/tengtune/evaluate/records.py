@@ -17,7 +17,7 @@ from tengtune.ui.problems import Problem, os_errors
 Entry = tuple[int, "dict[str, Any] | Unfit"]
 """A record's number, from 0, and its values by name in lower case; or why it could not be read."""
 
-QUESTION, ANSWER, OPTIONS = "question", "answer", "options"
+QUESTION, ANSWER, OPTIONS, KEYWORDS = "question", "answer", "options", "keywords"
 _NAMES = {"问题": QUESTION, "题目": QUESTION, "答案": ANSWER, "answerkey": ANSWER} | {
     "选项": OPTIONS,
     "choices": OPTIONS,

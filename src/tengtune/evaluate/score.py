@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from tengtune.evaluate.examiner import Examiner
 from tengtune.evaluate.questions import Choice, Mark
 from tengtune.evaluate.read import QuestionSet
+from tengtune.ui import language
 
 CHANCE = 1.96
 """Standard deviations within which 95 of 100 differences lie that are chance alone."""
@@ -50,15 +51,21 @@ class Comparison:
     after: Sequence[Mark]
 
     def figures(self) -> dict[str, Any]:
-        """JSON values. measures: measure -> [share before, share after], over the questions both were asked;
-        loss: mean per token of the right answers, [before, after]; gained and lost: questions right only
-        after, only before, by the first measure; by_chance: whether their difference may be chance."""
+        """JSON values. asked: the questions both were asked; measures: measure -> [share before, share after]
+        over those of them that have it, counts: measure -> how many these are; missing: what was not
+        measured -> the records it was not measured of; loss: mean per token of the right answers, [before,
+        after]; gained and lost: questions right only after, only before, by the first measure; by_chance:
+        whether their difference may be chance."""
         pairs = [
             (old, new) for old, new in zip(self.before, self.after, strict=True) if old.hits and new.hits
         ]
-        names = list(pairs[0][0].hits) if pairs else []
-        gained = sum(new.hits[names[0]] > old.hits[names[0]] for old, new in pairs)
-        lost = sum(new.hits[names[0]] < old.hits[names[0]] for old, new in pairs)
+        hits: dict[str, list[tuple[bool, bool]]] = {}
+        for old, new in pairs:
+            for name in old.hits:
+                hits.setdefault(name, []).append((old.hits[name], new.hits[name]))
+        first = next(iter(hits.values()), [])
+        gained = sum(after > before for before, after in first)
+        lost = sum(after < before for before, after in first)
         losses = [_mean_loss(marks) for marks in (self.before, self.after)]
         return {
             "name": self.questions.name,
@@ -67,10 +74,12 @@ class Comparison:
             "asked": len(pairs),
             "refused": dict(Counter(unfit.code for _, unfit in self.questions.refused)),
             **_how(self.questions),
+            "missing": self._missing(),
             "measures": {
-                name: [sum(pair[i].hits[name] for pair in pairs) / len(pairs) for i in (0, 1)]
-                for name in names
+                name: [sum(pair[i] for pair in each) / len(each) for i in (0, 1)]
+                for name, each in hits.items()
             },
+            "counts": {name: len(each) for name, each in hits.items()},
             "loss": None if None in losses else losses,
             "gained": gained,
             "lost": lost,
@@ -82,7 +91,21 @@ class Comparison:
         for question, old, new in zip(self.questions.questions, self.before, self.after, strict=True):
             words = {"question": question.text, "expected": question.expected()} if texts else {}
             marks = {"before": old.as_json(texts), "after": new.as_json(texts)}
-            yield {"set": self.questions.name, "source": question.source, **words, **marks}
+            missing = old.missing or new.missing
+            error = {"error": language.say(f"evaluate.{missing}")} if missing else {}
+            yield {"set": self.questions.name, "source": question.source, **words, **marks, **error}
+
+    def _missing(self) -> dict[str, list[str]]:
+        found: dict[str, list[str]] = {}
+        for question, old, new in zip(self.questions.questions, self.before, self.after, strict=True):
+            if missing := old.missing or new.missing:
+                found.setdefault(missing, []).append(question.source.removeprefix(f"{self.questions.name}:"))
+        return found
+
+
+def count_of(figures: Mapping[str, Any], measure: str) -> int:
+    """Of how many questions a measure of `Comparison.figures` is; older records have one count for all."""
+    return int(figures.get("counts", {}).get(measure, figures["asked"]))
 
 
 def by_chance(gained: int, lost: int) -> bool:

@@ -21,6 +21,7 @@ from tengtune.evaluate.forgetting import Judgement, general_questions, judge, wo
 from tengtune.evaluate.questions import Mark
 from tengtune.evaluate.read import QuestionSet, Settings, read_set, reason
 from tengtune.evaluate.score import Comparison, mark_all
+from tengtune.models import spec as specs
 from tengtune.recipe import Recipe
 from tengtune.report.verdict import too_little
 from tengtune.text import chatml
@@ -29,6 +30,7 @@ from tengtune.text.tokenizer import open_tokenizer
 from tengtune.train.fit import heldout_loss
 from tengtune.ui import language
 from tengtune.ui.console import Console
+from tengtune.ui.lists import first_few
 
 
 @dataclass(frozen=True)
@@ -80,7 +82,7 @@ def run(recipe: Recipe, console: Console) -> Result:
     sets = [general_questions(), *_read_files(recipe, named(recipe), Settings(), console)]
     before, after = _both(recipe, store, sets, console)
     general = judge(before.marks[0], after.marks[0])
-    compared = _compared(sets, before, after)
+    compared = _compared(recipe, sets, before, after, console)
     lines = [line for each in compared for line in each.lines(recipe.output.samples)]
     text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
     files.write_text(recipe.folder / "evaluation.jsonl", text)
@@ -104,7 +106,7 @@ def run(recipe: Recipe, console: Console) -> Result:
 def compare(recipe: Recipe, named: Mapping[str, Path], how: Settings, console: Console) -> list[Comparison]:
     """Both models on these files only, by the name they are shown under; nothing is recorded."""
     sets = _read_files(recipe, named, how, console)
-    return _compared(sets, *_both(recipe, None, sets, console))
+    return _compared(recipe, sets, *_both(recipe, None, sets, console), console)
 
 
 def perplexity(loss: float | None) -> float | None:
@@ -164,8 +166,25 @@ def _score(
     return Scores(loss, tokens, marks, examiner.answers)
 
 
-def _compared(sets: Sequence[QuestionSet], before: Scores, after: Scores) -> list[Comparison]:
-    return [Comparison(*each) for each in zip(sets, before.marks, after.marks, strict=True)]
+def _compared(
+    recipe: Recipe, sets: Sequence[QuestionSet], before: Scores, after: Scores, console: Console
+) -> list[Comparison]:
+    """The sets with both models' marks; what their positions left no room for is said."""
+    compared = [Comparison(*each) for each in zip(sets, before.marks, after.marks, strict=True)]
+    positions = specs.from_folder(recipe.model_folder).max_positions
+    for each in compared:
+        figures = each.figures()
+        for code, records in figures["missing"].items():
+            console.warn(
+                "evaluate.missing",
+                file=figures["name"],
+                count=len(records),
+                total=figures["questions"],
+                records=first_few(records, ", "),
+                reason=language.say(f"evaluate.{code}"),
+                positions=positions,
+            )
+    return compared
 
 
 def _say(console: Console, before: Scores, after: Scores, general: Judgement) -> None:

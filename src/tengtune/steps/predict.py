@@ -22,7 +22,9 @@ from tengtune.text import chatml
 from tengtune.text.conversation import Message
 from tengtune.text.template import of_folder
 from tengtune.text.tokenizer import IM_END, IM_START, Tokenizer, open_tokenizer
+from tengtune.ui import language
 from tengtune.ui.console import Console
+from tengtune.ui.lists import first_few
 
 DEFAULT_QUESTIONS = 3
 
@@ -50,7 +52,7 @@ def run(recipe: Recipe, console: Console) -> Result:
     files.remove(samples)  # of an earlier call: where none are wanted any more, none may stay
     if not capabilities.has("generation", choose(recipe)):
         console.warn("predict.cannot_answer")
-        return Result([], {"questions": 0})
+        return Result([], {"questions": 0, "too_long": 0})
     tokenizer = open_tokenizer(recipe.model_folder)
     questions = _questions(recipe, tokenizer)
     answers = []
@@ -62,10 +64,21 @@ def run(recipe: Recipe, console: Console) -> Result:
         {"prompt": text, "before": before, "after": after}
         for (text, _), before, after in zip(questions, *answers, strict=True)
     ]
+    positions = specs.from_folder(recipe.model_folder).max_positions
+    left_out = []
+    for number, row in enumerate(rows):
+        if None in row.values():
+            left_out.append(number)
+            tokens = len(questions[number][1])
+            row["error"] = language.say("predict.no_room", tokens=tokens, positions=positions)
+    if left_out:
+        console.warn(
+            "predict.left_out", count=len(left_out), total=len(rows), records=first_few(left_out, ", ")
+        )
     if not recipe.output.samples:
-        return Result([], {"questions": len(rows)})
+        return Result([], {"questions": len(rows), "too_long": len(left_out)})
     files.write_text(samples, "".join(json.dumps(r, ensure_ascii=False) + "\n" for r in rows))
-    return Result([samples.name], {"questions": len(rows)})
+    return Result([samples.name], {"questions": len(rows), "too_long": len(left_out)})
 
 
 def ask(recipe: Recipe, folder: Path, questions: Sequence[str], asked: Settings, console: Console) -> None:
@@ -106,20 +119,22 @@ def answer_file(
 
 def write_answers(
     backend: Backend, tokenizer: Tokenizer, prompts: Sequence[Sequence[int]], max_new_tokens: int
-) -> list[str]:
-    """The greedy answers to rendered prompts; only the new text."""
-    ids: list[list[int]] = [[] for _ in prompts]
+) -> list[str | None]:
+    """The greedy answers to rendered prompts; only the new text. None where the model's positions leave no
+    room for one."""
+    rooms = [min(max_new_tokens, backend.spec.max_positions - len(prompt)) for prompt in prompts]
+    askable = [(prompt, room) for prompt, room in zip(prompts, rooms, strict=True) if room > 0]
+    ids: list[list[int]] = [[] for _ in askable]
 
     def take(into: list[int], number: int) -> bool:
         into.append(number)
         return True
 
-    asked = [
-        Asked(prompt, max_new_tokens, partial(take, into)) for prompt, into in zip(prompts, ids, strict=True)
-    ]
+    asked = [Asked(*each, partial(take, into)) for each, into in zip(askable, ids, strict=True)]
     for _ in backend.generate_many(asked, tokenizer.stop_ids):
         pass
-    return [tokenizer.decode(each) for each in ids]
+    written = map(tokenizer.decode, ids)
+    return [next(written) if room > 0 else None for room in rooms]
 
 
 def _prompt(recipe: Recipe, tokenizer: Tokenizer, question: str) -> list[int]:
