@@ -17,6 +17,7 @@ import importlib
 import json
 import os
 import platform
+import secrets
 import shlex
 import stat
 import time
@@ -27,14 +28,14 @@ from operator import getitem
 from pathlib import Path
 from typing import Any
 
-from tengtune import __version__, files
+from tengtune import __version__, files, json_file, run_folder
 from tengtune.lock import held
 from tengtune.pipeline import STEPS, Step, step
 from tengtune.recipe import CHANGEABLE, Recipe, keys, load
 from tengtune.ui.console import Console
 from tengtune.ui.language import LANGUAGES, current
 from tengtune.ui.lists import first_few
-from tengtune.ui.problems import FAILED_RUN, WRONG_INPUT, Problem, from_os_error, os_errors
+from tengtune.ui.problems import FAILED_RUN, Problem, os_errors
 
 HEADER_BYTES = 65_536
 TRAINING = ("data", "train")
@@ -63,11 +64,11 @@ def prepare(recipe: Recipe, fresh: bool) -> None:
     record, text = recipe.folder / "run.yaml", snapshot(recipe)
     if not fresh and _holds(record, text):
         return
-    _make_folder(recipe.folder.parent)
+    run_folder.make(recipe.folder.parent)
     with held(lock_file(recipe)):
         if fresh and recipe.folder.exists():
-            _set_aside(recipe.folder)
-        _make_folder(recipe.folder)
+            run_folder.set_aside(recipe.folder)
+        run_folder.make(recipe.folder)
         if record.exists():
             _check_same(recipe, record, text)
         files.write_text(record, text)
@@ -84,24 +85,10 @@ def lock_file(recipe: Recipe, each: Step | None = None) -> Path:
 
 def _holds(record: Path, text: str) -> bool:
     try:
-        return record.read_text(encoding="utf-8") == text
-    except (OSError, ValueError):
+        with files.open_plain(record) as stream:
+            return stream.read() == text.encode()
+    except (OSError, ValueError, Problem):
         return False
-
-
-def _make_folder(folder: Path) -> None:
-    """Make the folder of output.dir, or the run's in it, with all that leads there."""
-    there = next(place for place in (folder, *folder.parents) if os.path.lexists(place))
-    if not there.is_dir():
-        raise Problem("engine.dir_no_folder", where=there, folder=folder)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        known = from_os_error(error, folder)
-        if known is not None and known.exit_code != WRONG_INPUT:
-            raise known from error
-        reason = os.strerror(error.errno or 0)
-        raise Problem("engine.dir_unfit", where=folder, reason=reason) from error
 
 
 def _check_same(recipe: Recipe, record: Path, text: str) -> None:
@@ -299,7 +286,8 @@ def _execute(each: Step, recipe: Recipe, console: Console, force: bool, anew: bo
         return figures
     console.heading(f"{each.name}: {title}")
     files.remove(record)  # from here on the step's products are not to be trusted
-    start = time.time()
+    before = {need: read_record(recipe.folder / f"{need}.json") or {} for need in each.needs}
+    start, clock = time.time(), time.monotonic()
     arguments = (recipe, console, anew or force) if each.resumes else (recipe, console)
     try:
         result: Result = module.run(*arguments)
@@ -311,18 +299,22 @@ def _execute(each: Step, recipe: Recipe, console: Console, force: bool, anew: bo
         raise Problem("engine.folder_gone", where=recipe.folder, exit_code=FAILED_RUN, step=each.name)
     if each.name != "report":
         files.remove(recipe.folder / FAILURE)
+    figures = json_file.finite(result.figures)
     done = {
         "step": each.name,
+        "id": secrets.token_hex(8),
+        "made_of": {need: other["id"] for need, other in before.items() if "id" in other},
         **state,
         "outputs": [_size(recipe.folder, name) for name in result.outputs],
-        "figures": result.figures,
+        "figures": figures,
         "versions": {"tengtune": __version__, "python": platform.python_version()},
         "started": time.strftime("%Y-%m-%dT%H:%M:%S%z", time.localtime(start)),
-        "seconds": round(time.time() - start, 3),
+        "seconds": round(time.monotonic() - clock, 3),
     }
-    files.write_text(record, json.dumps(done, ensure_ascii=False, indent=1) + "\n")
-    console.event("step", step=each.name, seconds=done["seconds"], figures=result.figures)
-    return result.figures
+    sealed = {**done, "check": json_file.digest(json.loads(json.dumps(done)))}
+    files.write_text(record, json.dumps(sealed, ensure_ascii=False, indent=1) + "\n")
+    console.event("step", step=each.name, seconds=done["seconds"], figures=figures)
+    return figures
 
 
 def _note_failure(path: Path, each: Step, problem: Problem) -> None:
@@ -335,17 +327,24 @@ def _note_failure(path: Path, each: Step, problem: Problem) -> None:
 
 
 def read_record(path: Path) -> dict[str, Any] | None:
-    """A step's record; None when there is none or it cannot be read."""
+    """A step's record; None when there is none, it cannot be read or is not as it was written."""
     try:
-        record = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        with files.open_plain(path) as stream:
+            record = json.loads(stream.read())
+    except (OSError, ValueError, RecursionError, Problem):
         return None
-    return record if isinstance(record, dict) and "figures" in record else None
+    if not (isinstance(record, dict) and isinstance(record.get("figures"), dict)):
+        return None
+    check = record.pop("check", None)  # records were written without one
+    return record if check is None or check == json_file.digest(record) else None
 
 
 def _current(old: dict[str, Any], state: dict[str, Any], folder: Path) -> bool:
     same = all(json.loads(json.dumps(value)) == old.get(key) for key, value in state.items())
-    return same and all(_size(folder, o["path"]) == o for o in old.get("outputs", []))
+    outputs = old.get("outputs")
+    if not (same and isinstance(outputs, list) and all(isinstance(output, dict) for output in outputs)):
+        return False
+    return all(_size(folder, str(output.get("path"))) == output for output in outputs)
 
 
 def _size(folder: Path, name: str) -> dict[str, Any]:
@@ -384,12 +383,3 @@ def _comparable(text: str) -> list[str]:
         if line.split(":", 1)[0] not in CHANGEABLE:
             lines.append(line)
     return lines
-
-
-def _set_aside(folder: Path) -> None:
-    """Rename an old run folder to `<name>.old-N`: --fresh loses nothing."""
-    number = 1
-    while (target := folder.with_name(f"{folder.name}.old-{number}")).exists():
-        number += 1
-    with os_errors(folder):
-        os.replace(folder, target)

@@ -99,13 +99,27 @@ def atomic_folder(path: Path) -> Iterator[Path]:
 def require_file(path: Path) -> None:
     """Problem unless `path` is a plain file that may be read."""
     with os_errors(path):
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # a pipe would wait for its writer
-        mode = os.fstat(descriptor).st_mode
-        os.close(descriptor)
-        if stat.S_ISDIR(mode):
-            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
-    if not stat.S_ISREG(mode):
-        raise Problem("io.not_plain", where=path)
+        open_plain(path).close()
+
+
+def open_plain(path: Path) -> IO[bytes]:
+    """Open a plain file for reading: OSError as `open` has it, Problem for a pipe or a device, which may
+    never end."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # a pipe would wait for its writer
+    mode = os.fstat(descriptor).st_mode
+    if stat.S_ISREG(mode):
+        return os.fdopen(descriptor, "rb")
+    os.close(descriptor)
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+    raise Problem("io.not_plain", where=path)
+
+
+def refuse_taken(*folders: Path) -> None:
+    """Problem where a name for a folder of ours is taken by something else, which would be replaced."""
+    for folder in folders:
+        if os.path.lexists(folder) and not folder.is_dir():
+            raise Problem("io.name_taken", where=folder)
 
 
 def remove(path: Path) -> None:

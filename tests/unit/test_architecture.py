@@ -21,9 +21,9 @@ LEVELS: list[set[str]] = [
     {"steps", "rehearsal"},
     {"engine", "pipeline"},
     {"train", "data", "weights", "hub", "backends", "plan", "host", "diagnose", "cluster"}
-    | {"evaluate", "report", "answer"},
+    | {"evaluate", "report", "answer", "mindformers"},
     {"text", "models", "facts", "recipe", "recipe_check", "recipe_fault", "run_yaml", "capabilities"},
-    {"ui", "files", "json_file", "memory", "lock", "cards"},
+    {"ui", "files", "json_file", "memory", "lock", "cards", "run_folder"},
 ]
 
 

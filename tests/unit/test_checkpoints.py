@@ -162,6 +162,36 @@ def test_any_changed_value_in_the_layout_shows(tmp_path: Path, value: object) ->
         assert reason(path.parent)
 
 
+def seal(layout: dict[str, Any]) -> str:
+    """The layout as a writer with other ideas of its values would have written it."""
+    about = {key: value for key, value in layout.items() if key != "check"}
+    check = hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()
+    return json.dumps({**about, "check": check})
+
+
+@pytest.mark.parametrize("value", ["x", [], {}, True, 1.5])
+def test_values_of_another_type_show_though_the_sum_is_right(tmp_path: Path, value: object) -> None:
+    path = write(tmp_path) / LAYOUT
+    text = path.read_text()
+    tried = 0
+    for *way, last in (at for at in places(json.loads(text)["state"]) if at):
+        layout = json.loads(text)
+        node = layout["state"]
+        for key in way:
+            node = node[key]
+        if type(node[last]) is type(value) or (node[last] is None and value == 1.5):
+            continue
+        node[last] = value
+        path.write_text(seal(layout))
+        assert reason(path.parent), (way, last)
+        tried += 1
+    assert tried > 10
+    for key in ("saved", "same", "state", "files", "tensors"):
+        layout = {**json.loads(text), key: 5}
+        path.write_text(seal(layout))
+        assert reason(path.parent), key
+
+
 def test_ranges_must_fill_the_tensor(tmp_path: Path) -> None:
     for first, second in (((0, 5), (6, 12)), ((0, 7), (6, 12)), ((0, 6), (6, 11))):
         folder = tmp_path / f"{first}{second}"
@@ -271,7 +301,13 @@ def test_what_killed_runs_left_is_swept_up(tmp_path: Path) -> None:
     assert sorted(f.name for f in tmp_path.rglob("*")) == ["checkpoints", LAYOUT, RANK_0, "step_7", "step_x"]
     assert shelf.steps() == [7]
     shelf.clear()
-    assert list(tmp_path.iterdir()) == []
+    assert [f.name for f in tmp_path.rglob("*")] == ["checkpoints", "step_x"]
+
+
+def test_only_what_has_the_name_of_a_checkpoint_is_one(tmp_path: Path) -> None:
+    for name in ("step_4", "step_04", "step_", "step_-1", "step_٤", "Step_5"):
+        (tmp_path / name).mkdir()
+    assert Shelf(tmp_path).steps() == [4]
 
 
 def test_data_are_known_by_every_byte(tmp_path: Path) -> None:

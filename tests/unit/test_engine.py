@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
+import json
+import math
+import os
 import sys
 import types
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -71,6 +77,75 @@ def test_whatever_changes_the_step_is_done_again(run: Recipe, copying: Step, cha
     again = engine.execute(copying, run, quiet(), force=change == "force")
     assert again == {"calls": 2}
     assert (run.folder / "out.txt").read_text() == run.resolve("a.json").read_text()
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda text: "[" * 100_000,
+        lambda text: '{"figures": 5}',
+        lambda text: text.replace('"calls": 1', '"calls": "1"'),
+        lambda text: text.replace('"outputs": [', '"outputs": [5, '),
+        lambda text: "",
+    ],
+)
+def test_a_record_that_is_not_as_it_was_written_counts_for_nothing(
+    run: Recipe, copying: Step, damage: Callable[[str], str]
+) -> None:
+    engine.prepare(run, fresh=False)
+    engine.execute(copying, run, quiet())
+    record = run.folder / "copying.json"
+    record.write_text(damage(record.read_text()))
+    assert engine.read_record(record) is None
+    assert engine.execute(copying, run, quiet()) == {"calls": 2}
+
+
+def test_a_pipe_in_place_of_a_record_is_not_waited_for(run: Recipe, copying: Step) -> None:
+    engine.prepare(run, fresh=False)
+    os.mkfifo(run.folder / "copying.json")
+    assert engine.execute(copying, run, quiet()) == {"calls": 1}
+
+
+def test_a_record_without_a_sum_is_an_older_one(run: Recipe, copying: Step) -> None:
+    engine.prepare(run, fresh=False)
+    engine.execute(copying, run, quiet())
+    record = json.loads((run.folder / "copying.json").read_text())
+    for key in ("check", "id", "made_of"):
+        del record[key]
+    (run.folder / "copying.json").write_text(json.dumps(record))
+    assert engine.execute(copying, run, quiet()) == {"calls": 1}
+
+
+def test_a_record_says_what_it_was_made_of(
+    run: Recipe, copying: Step, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def record(name: str) -> dict[str, Any]:
+        found = engine.read_record(run.folder / f"{name}.json")
+        assert found is not None
+        return found
+
+    after = dataclasses.replace(copying, name="after", needs=("copying",))
+    monkeypatch.setitem(sys.modules, "tengtune.steps.after", sys.modules["tengtune.steps.copying"])
+    engine.prepare(run, fresh=False)
+    for each in (copying, after):
+        engine.execute(each, run, quiet())
+    first = record("copying")["id"]
+    assert record("copying")["made_of"] == {}
+    assert record("after")["made_of"] == {"copying": first}
+    engine.execute(copying, run, quiet(), force=True)
+    assert record("copying")["id"] != first
+    assert record("after")["made_of"] == {"copying": first}
+
+
+def test_a_figure_that_is_no_number_is_null_in_the_record(run: Recipe, copying: Step) -> None:
+    module = sys.modules["tengtune.steps.copying"]
+    figures = {"loss": math.nan, "pairs": [[1.5, math.inf], (2.0, -math.inf)]}
+    module.run = lambda recipe, console: engine.Result([], figures)  # type: ignore[attr-defined]
+    engine.prepare(run, fresh=False)
+    wanted = {"loss": None, "pairs": [[1.5, None], [2.0, None]]}
+    assert engine.execute(copying, run, quiet()) == wanted
+    text = (run.folder / "copying.json").read_text()
+    assert json.loads(text, parse_constant=pytest.fail)["figures"] == wanted
 
 
 @pytest.mark.parametrize(

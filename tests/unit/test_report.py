@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import re
 from contextlib import closing
 from pathlib import Path
@@ -169,6 +170,180 @@ def test_what_an_earlier_training_left_is_not_shown(tmp_path: Path) -> None:
     assert "怎么重置密码" not in page(evidence).partition('id="run"')[0]
     (folder / "train.json").unlink()
     assert set(collected(recipe).records) == {"data"}
+
+
+def write_records(folder: Path, ids: dict[str, Any], started: dict[str, str]) -> None:
+    """The records of a run with these numbers ("id", "made_of") and times in place of their own."""
+    for name in ("data", "train", "merge", "predict", "evaluate"):
+        record = json.loads((folder / f"{name}.json").read_text())
+        record |= {"started": started[name], **ids.get(name, {})}
+        (folder / f"{name}.json").write_text(json.dumps(record))
+
+
+CHAIN = {
+    "data": {"id": "d", "made_of": {}},
+    "train": {"id": "t", "made_of": {"data": "d"}},
+    "merge": {"id": "m", "made_of": {"train": "t"}},
+    "predict": {"id": "p", "made_of": {"merge": "m"}},
+    "evaluate": {"id": "e", "made_of": {"merge": "m", "data": "d"}},
+}
+ALL = set(CHAIN)
+WINTER = dict.fromkeys(CHAIN, "2026-10-25T02:55:00+0200") | dict.fromkeys(
+    ("merge", "predict", "evaluate"), "2026-10-25T02:10:00+0100"
+)
+"""The hour that comes twice in Berlin: the later steps have the smaller local time."""
+BACK = dict.fromkeys(CHAIN, "2026-12-01T09:00:00+0800") | {"evaluate": "2026-11-01T09:00:00+0800"}
+
+
+@pytest.mark.parametrize(
+    ("ids", "started", "shown"),
+    [
+        ({}, WINTER, ALL),
+        (CHAIN, BACK, ALL),
+        ({}, BACK, ALL - {"evaluate"}),
+        (CHAIN | {"merge": {"id": "m", "made_of": {"train": "of before"}}}, WINTER, {"data", "train"}),
+        (CHAIN | {"predict": {"id": "p", "made_of": {}}}, BACK, ALL - {"predict"}),
+        ({"evaluate": CHAIN["evaluate"]}, WINTER, ALL),
+    ],
+    ids=["clocks", "clock set back", "clock set back, no numbers", "trained anew", "cut", "mixed"],
+)
+def test_what_stands_on_what_is_not_told_by_local_time(
+    tmp_path: Path, ids: dict[str, Any], started: dict[str, str], shown: set[str]
+) -> None:
+    recipe = make_recipe(tmp_path)
+    write_records(write_run(recipe), ids, started)
+    evidence = collected(recipe)
+    assert set(evidence.records) == shown
+    assert evidence.left_out == {}
+
+
+DEEP = "[" * 100_000
+
+
+@pytest.fixture
+def no_picture(monkeypatch: pytest.MonkeyPatch) -> None:
+    """loss.png takes a while to draw."""
+    monkeypatch.setattr("tengtune.report.plot.available", lambda: False)
+
+
+@pytest.mark.parametrize(
+    ("name", "key", "value"),
+    [
+        ("data", ("records",), "many"),
+        ("data", ("dropped",), [1]),
+        ("data", ("train", "fill"), "full"),
+        ("data", ("lengths", "p50"), 10**400),
+        ("train", ("steps",), "6"),
+        ("train", ("peak_memory_bytes",), None),
+        ("train", ("device",), 5),
+        ("evaluate", ("loss_before",), "x"),
+        ("evaluate", ("general",), 5),
+        ("evaluate", ("general", "verdict"), "fine"),
+        ("evaluate", ("sets",), [{"name": "<b>"}]),
+        ("evaluate", ("general", "measures", "contains"), [0.5]),
+        ("evaluate", ("tokens",), -1),
+        ("evaluate", ("loss_after",), 1e308),
+    ],
+)
+@pytest.mark.usefixtures("no_picture")
+def test_a_figure_that_is_none_costs_its_record_and_is_named(
+    tmp_path: Path, name: str, key: tuple[str, ...], value: object
+) -> None:
+    recipe = make_recipe(tmp_path)
+    folder = write_run(recipe)
+    record = json.loads((folder / f"{name}.json").read_text())
+    node = record["figures"]
+    for each in key[:-1]:
+        node = node[each]
+    node[key[-1]] = value
+    (folder / f"{name}.json").write_text(json.dumps(record))
+    console = Console("normal", io.StringIO(), io.StringIO())
+    step.run(recipe, console)
+    assert name not in collected(recipe).records
+    said = console.err.getvalue()  # type: ignore[attr-defined]
+    assert f"{folder / name}.json is left out of the report: figures.{key[0]}" in said
+    Page((folder / "report.html").read_text("utf-8"))
+
+
+@pytest.mark.parametrize(
+    "text", ["[]", DEEP, '{"figures": {}, "x": "\\ud800"}', '{"figures": 5}', "\x00", "{}"]
+)
+@pytest.mark.parametrize("name", ["data", "train", "evaluate", "failure"])
+@pytest.mark.usefixtures("no_picture")
+def test_a_record_that_is_none_is_left_out_with_a_word(tmp_path: Path, name: str, text: str) -> None:
+    recipe = make_recipe(tmp_path)
+    folder = write_run(recipe)
+    (folder / f"{name}.json").write_text(text)
+    console = Console("normal", io.StringIO(), io.StringIO())
+    step.run(recipe, console)
+    assert f"{folder / name}.json is left out" in console.err.getvalue()  # type: ignore[attr-defined]
+
+
+def test_what_is_no_plain_file_is_left_out_with_a_word(tmp_path: Path) -> None:
+    """A pipe nobody writes to must not be waited for."""
+    recipe = make_recipe(tmp_path)
+    folder = write_run(recipe)
+    pipes, folders = ["metrics.jsonl", "predict.json", "run.yaml"], ["evaluation.jsonl"]
+    for name in (*pipes, *folders):
+        (folder / name).unlink()
+        (os.mkfifo if name in pipes else os.mkdir)(folder / name)
+    console = Console("normal", io.StringIO(), io.StringIO())
+    step.run(recipe, console)
+    said = console.err.getvalue()  # type: ignore[attr-defined]
+    for name in (*pipes, *folders):
+        assert f"{folder / name} is left out" in said, name
+
+
+BAD_METRICS = [
+    b'{"step": 3, "loss": 1' + b"0" * 400 + b"}",
+    b'{"step": 3, "loss": 1e308}',
+    b'{"step": 3, "loss": NaN}',
+    b'{"step": 3, "loss": 1.0, "epoch": 1e999}',
+    b'{"step": 3, "loss": true}',
+    b'{"step": -3, "loss": 1.0}',
+    b'{"step": 1' + b"0" * 30 + b', "loss": 1.0}',
+    rb'{"step": 3, "event": "\ud800"}',
+    b'{"step": 3, "event": 5}',
+    DEEP.encode(),
+]
+ODD_METRICS = [
+    b'{"step": 9, "event": "skipped"}',
+    b'{"step": 9, "event": "rewound"}',
+    b'{"step": 9, "event": "spike", "loss": null, "median": [1]}',
+    b'{"step": 9, "event": "stopped"}',
+    b'{"step": 9, "event": "stopped", "reason": {"a": 1}, "place": null, "time": [1]}',
+    b'{"step": 9, "event": "of tomorrow <b>"}',
+    b'{"step": 9007199254740992, "loss": 3.4e38, "lr": -1, "grad_norm": 0}',
+    b'{"step": 9, "loss": -3.4e38, "heldout_loss": 1e-320}',
+]
+
+
+def test_odd_metrics_cost_their_line_only(tmp_path: Path) -> None:
+    recipe = make_recipe(tmp_path)
+    folder = write_run(recipe)
+    whole = (folder / "metrics.jsonl").read_bytes().splitlines()
+    (folder / "metrics.jsonl").write_bytes(b"\n".join([*whole, *BAD_METRICS, *ODD_METRICS]) + b"\n")
+    console = Console("normal", io.StringIO(), io.StringIO())
+    step.run(recipe, console)
+    said = console.err.getvalue()  # type: ignore[attr-defined]
+    assert f"{folder / 'metrics.jsonl'}: {len(BAD_METRICS)} lines damaged and left out" in said
+    text = Page((folder / "report.html").read_text("utf-8")).text
+    assert "back to the weights of step …" in text
+    assert "step skipped, gradient not finite (loss scale …)" in text
+    assert "of tomorrow <b>" in text
+    step.export(recipe, tmp_path / "tensorboard")
+    with closing(metrics.Metrics(folder / "metrics.jsonl", 300)):  # as a run does that goes on
+        assert len(list(metrics.read(folder / "metrics.jsonl"))) == len(whole) + len(ODD_METRICS) - 1
+
+
+def test_a_loss_that_is_no_number_is_told(tmp_path: Path) -> None:
+    recipe = make_recipe(tmp_path)
+    general = {**report_lab.GENERAL, "loss": [0.8, None], "loss_rise": None}
+    write_run(recipe, loss_after=None, perplexity_after=None, general=general)
+    text = Page(page(collected(recipe))).text
+    assert "held-out loss 2.354 → NaN" in text
+    assert "留出集 loss 2.354 → NaN" in text
+    assert "nothing was held out" not in text
 
 
 # What it holds
@@ -411,9 +586,9 @@ def test_another_language_or_new_results_make_it_anew(
     ("name", "list_name", "count"),
     [
         ("metrics.jsonl", "metrics", 7),
-        ("samples.jsonl", "samples", 5),
+        ("samples.jsonl", "samples", 7),
         ("evaluation.jsonl", "questions", 7),
-        ("data/dropped.jsonl", "dropped", 5),
+        ("data/dropped.jsonl", "dropped", 7),
     ],
 )
 def test_damaged_lines_of_any_file_are_left_out_with_a_word(

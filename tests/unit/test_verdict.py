@@ -30,12 +30,14 @@ def codes(folder: Path, changed: dict[str, Any] | None = None) -> list[tuple[str
         (2.0, 2.005, ("warn", "learned_nothing")),
         (2.0, 2.02, ("bad", "got_worse")),
         (None, None, ("note", "train_loss_only")),
+        (2.0, None, ("bad", "heldout_not_finite")),
     ],
 )
 def test_whether_it_learned(
     tmp_path: Path, before: float | None, after: float | None, finding: tuple[str, str]
 ) -> None:
-    assert codes(tmp_path, {"loss_before": before, "loss_after": after})[0] == finding
+    held = {"loss_before": before, "loss_after": after, "tokens": 0 if before is None else 9984}
+    assert codes(tmp_path, held)[0] == finding
 
 
 @pytest.mark.parametrize(

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-import json
+import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
+from functools import partial
 from importlib import metadata
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from tengtune.json_file import objects
+from tengtune.files import open_plain
+from tengtune.json_file import finite, objects, read_object
 from tengtune.recipe import Recipe
+from tengtune.report import shapes
 from tengtune.train import metrics
 from tengtune.ui import language
+from tengtune.ui.problems import Problem, os_errors
 
 RECORDS = ("download", "data", "train", "merge", "predict", "evaluate")
 LISTS = {"samples": "samples.jsonl", "questions": "evaluation.jsonl", "dropped": "data/dropped.jsonl"}
@@ -29,7 +34,8 @@ _PACKAGES = ("torch", "torch-npu", "mindspore", "numpy", "tokenizers", "tiktoken
 @dataclass(frozen=True)
 class Evidence:
     """records: step -> its `<step>.json`; metrics: the lines of metrics.jsonl; failure: what stopped the run;
-    run_file: the run file as it was resolved; damaged: file -> lines that could not be read and are left out.
+    run_file: the run file as it was resolved; damaged: file -> lines that could not be read and are left out;
+    left_out: file -> why nothing of it could be used.
 
     With output.samples off no text of the user's is in it: the lists are empty, whatever earlier runs left,
     and the run file's own questions and system text are left out.
@@ -45,6 +51,7 @@ class Evidence:
     versions: dict[str, str] = field(default_factory=dict)
     run_file: str = ""
     damaged: dict[str, int] = field(default_factory=dict)
+    left_out: dict[str, str] = field(default_factory=dict)
 
     def figures(self, step: str) -> dict[str, Any]:
         """A step's figures; {} when it has not been done."""
@@ -85,57 +92,73 @@ def collect(recipe: Recipe, needs: Mapping[str, Sequence[str]], failure: Path) -
     What is missing, broken or left over from an earlier training is left out: a report of half a run is a
     report.
     """
-    folder = recipe.folder
-    records = _records(folder, needs)
+    folder, left_out = recipe.folder, dict[str, str]()
+    records = _records(folder, needs, left_out)
     damaged: dict[str, int] = {}
     lists = {
-        name: _lines(folder, file, _question_fits if name == "questions" else _any, damaged)
+        name: _lines(folder, file, partial(shapes.line_fits, name), damaged, left_out)
         for name, file in LISTS.items()
         if recipe.output.samples and MADE_BY[name] in records
     }
     return Evidence(
         recipe,
         records,
-        _lines(folder, "metrics.jsonl", metrics.is_record, damaged, most=None),
+        _lines(folder, "metrics.jsonl", metrics.is_record, damaged, left_out, most=None),
         **lists,
         damaged=damaged,
-        failure=_failure(failure, recipe.output.samples),
+        failure=_failure(failure, recipe.output.samples, left_out),
         versions={name: version for name in _PACKAGES if (version := _version(name))},
-        run_file=_run_file(folder / "run.yaml", recipe.output.samples),
+        run_file=_run_file(folder / "run.yaml", recipe.output.samples, left_out),
+        left_out=left_out,
     )
 
 
-def _records(folder: Path, needs: Mapping[str, Sequence[str]]) -> dict[str, dict[str, Any]]:
-    """The records that stand on what is there now: none is older than that of a step it needs."""
+def _records(
+    folder: Path, needs: Mapping[str, Sequence[str]], left_out: dict[str, str]
+) -> dict[str, dict[str, Any]]:
+    """The records that stand on what is there now: each was made of what the steps it needs have left."""
     found: dict[str, dict[str, Any]] = {}
     for name in RECORDS:
-        record = _object(folder / f"{name}.json")
-        before = [found.get(each, {}).get("started") for each in needs[name]]
-        sound = (
-            record and isinstance(record.get("figures"), dict) and isinstance(record.get("started", ""), str)
-        )
-        if (
-            record
-            and sound
-            and all(each is not None and each <= record.get("started", "") for each in before)
+        record = _object(folder / f"{name}.json", partial(shapes.amiss_in_record, name), left_out)
+        if record is not None and all(
+            need in found and _stands_on(record, need, found[need]) for need in needs[name]
         ):
             found[name] = record
     return found
 
 
-def _failure(path: Path, texts: bool) -> dict[str, Any] | None:
+def _stands_on(record: Mapping[str, Any], need: str, before: Mapping[str, Any]) -> bool:
+    """Whether what `record` tells of was made of the products that `before`, the record of the step `need`,
+    tells of: by its number (engine.py), or, of records without one, by their order in time."""
+    if before.get("id") and "made_of" in record:
+        return bool(record["made_of"].get(need) == before["id"])
+    earlier, later = _instant(before), _instant(record)
+    return earlier is not None and later is not None and earlier <= later
+
+
+def _instant(record: Mapping[str, Any]) -> datetime | None:
+    """When a step began; local times with their offsets from UTC, which differ in summer and winter."""
+    try:
+        return datetime.strptime(record.get("started", ""), "%Y-%m-%dT%H:%M:%S%z")
+    except ValueError:
+        return None
+
+
+def _failure(path: Path, texts: bool, left_out: dict[str, str]) -> dict[str, Any] | None:
     """What ended a step; where the data did, its reasons quote from the records."""
-    failure = _object(path)
-    if failure and failure.get("step") == "data" and not texts:
+    failure = _object(path, shapes.amiss_in_failure, left_out)
+    if failure and failure["step"] == "data" and not texts:
         for each in (failure, *failure.get("texts", {}).values()):
             each.pop("why", None)
     return failure
 
 
-def _run_file(path: Path, texts: bool) -> str:
+def _run_file(path: Path, texts: bool, left_out: dict[str, str]) -> str:
     try:
-        text = path.read_text(encoding="utf-8", errors="replace")
-    except OSError:
+        with os_errors(path), open_plain(path) as stream:
+            text = stream.read().decode("utf-8", "replace")
+    except (OSError, Problem) as error:
+        _leave_out(path, error, left_out)
         return ""
     if texts:
         return text
@@ -143,12 +166,29 @@ def _run_file(path: Path, texts: bool) -> str:
     return _TEXTS.sub(lambda match: f"{match[1]}: [{hidden}]", text)
 
 
-def _object(path: Path) -> dict[str, Any] | None:
+def _object(
+    path: Path, amiss: Callable[[dict[str, Any]], str | None], left_out: dict[str, str]
+) -> dict[str, Any] | None:
+    """The JSON object in a file, if nothing is amiss in it."""
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        value: dict[str, Any] = finite(read_object(path, "report.bad_record"))
+    except (OSError, Problem) as error:
+        _leave_out(path, error, left_out)
         return None
-    return value if isinstance(value, dict) else None
+    if (key := amiss(value)) is None:
+        return value
+    left_out[path.name] = language.say("report.bad_key", key=key)
+    return None
+
+
+def _leave_out(path: Path, error: OSError | Problem, left_out: dict[str, str]) -> None:
+    """Take note of a file that cannot be used; one that is not there was not wanted."""
+    if not os.path.lexists(path):
+        return
+    reason = str(error)
+    if isinstance(error, Problem):
+        reason = str(error.values["reason"]) if error.code == "report.bad_record" else error.texts()["what"]
+    left_out[path.name] = reason
 
 
 def _lines(
@@ -156,29 +196,20 @@ def _lines(
     name: str,
     fits: Callable[[dict[str, Any]], bool],
     damaged: dict[str, int],
+    left_out: dict[str, str],
     most: int | None = MOST_LINES,
 ) -> list[dict[str, Any]]:
     """The records of a file of the run folder; how many lines of it are damaged goes into `damaged`."""
     try:
-        lines = list(islice(objects(folder / name, fits), most))
-    except OSError:
+        with os_errors(folder / name):
+            lines = list(islice(objects(folder / name, fits), most))
+    except (OSError, Problem) as error:
+        _leave_out(folder / name, error, left_out)
         return []
     found = [line for line in lines if line is not None]
     if len(found) < len(lines):
         damaged[name] = len(lines) - len(found)
     return found
-
-
-def _any(value: dict[str, Any]) -> bool:
-    return True
-
-
-def _question_fits(value: dict[str, Any]) -> bool:
-    """Whether a line is one of evaluation.jsonl, with all that is shown of it."""
-    marks = [value.get(name) for name in ("before", "after")]
-    return {"set", "question", "expected"} <= value.keys() and all(
-        isinstance(mark, dict) and isinstance(mark.get("loss") or 0.0, (int, float)) for mark in marks
-    )
 
 
 def _version(package: str) -> str | None:

@@ -149,7 +149,7 @@ def _tiles(evidence: Evidence) -> Html | None:
         if before is not None and after is not None:
             tiles.append((f"tile_{name}", parts.figure(before), parts.figure(after)))
     general = scores.get("general")
-    if general and general["asked"]:
+    if general and general["asked"] and "contains" in general["measures"]:
         before, after = (round(share * general["asked"]) for share in general["measures"]["contains"])
         tiles.append(("tile_general", before, f"{after} / {general['asked']}"))
     if train:

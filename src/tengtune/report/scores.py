@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from tengtune.answer.ending import without_loop
-from tengtune.evaluate.score import count_of
 from tengtune.report.evidence import Evidence
 from tengtune.report.html import Content, Html, say, tag
 from tengtune.report.parts import clipped, figure, more, section, table
@@ -21,9 +20,12 @@ def evaluation(evidence: Evidence) -> Html | None:
     if not scores:
         return None
     rows: list[list[Content]] = []
-    if scores["loss_before"] is not None:
-        rows.append(_measured(say("report.held_out_row", tokens=f"{scores['tokens']:,}"), scores, "loss"))
-        rows.append(_measured(say("report.perplexity_row"), scores, "perplexity"))
+    if scores["tokens"]:
+        names = {"loss": say("report.held_out_row", tokens=f"{scores['tokens']:,}")}
+        names["perplexity"] = say("report.perplexity_row")
+        rows += [
+            _measured(name, scores[f"{key}_before"], scores[f"{key}_after"]) for key, name in names.items()
+        ]
     sets = [{**scores["general"], "title": say("report.general_row")}, *scores["sets"]]
     for each in sets:
         rows += _set_rows(each)
@@ -34,44 +36,36 @@ def evaluation(evidence: Evidence) -> Html | None:
     return section("evaluation", scores_table, note, details)
 
 
-def _measured(name: Content, scores: Mapping[str, Any], key: str) -> list[Content]:
-    before, after = scores[f"{key}_before"], scores[f"{key}_after"]
+def _measured(name: Content, before: float | None, after: float | None) -> list[Content]:
+    """A row of what is better when it is less."""
     if before is None or after is None:
-        return [name, "-", "-", ""]
-    return [
-        name,
-        figure(before),
-        figure(after),
-        _arrow(after - before, good=after < before, text=figure(after - before, True)),
-    ]
+        return [name, *("-" if value is None else figure(value) for value in (before, after)), ""]
+    rise = _arrow(after - before, good=after < before, text=figure(after - before, True))
+    return [name, figure(before), figure(after), rise]
 
 
 def _set_rows(each: Mapping[str, Any]) -> list[list[Content]]:
     """A row for each measure of a set of questions, and one for the loss of the right answers."""
     title = each.get("title", each["name"])
-    how = "how_free" if each["kind"] == "free" else f"how_{each['kind']}"
-    notes: list[Content] = [say(f"report.{how}_{each['by']}" if "by" in each else f"report.{how}")]
+    how = f"choice_{each.get('by', 'letter')}" if each["kind"] == "choice" else each["kind"]
+    notes: list[Content] = [say(f"report.how_{how}")]
     if each["shots"]:
         notes.append(say("report.shots", shots=each["shots"]))
     if each["refused"]:
         notes.append(say("report.refused_row", count=sum(each["refused"].values())))
-    for missing, records in each.get("missing", {}).items():
-        notes.append(say(f"report.{missing}_row", count=len(records)))
     if each["gained"] or each["lost"]:
         notes.append(say("report.gained_lost", gained=each["gained"], lost=each["lost"]))
     small = tag("div", [[" · " if i else None, part] for i, part in enumerate(notes)], class_="small")
     rows: list[list[Content]] = []
     for number, (measure, (before, after)) in enumerate(each["measures"].items()):
-        count = say("evaluate.questions", count=count_of(each, measure))
+        count = say("evaluate.questions", count=each["asked"])
         name = [title, " · ", say(f"evaluate.{measure}"), " (", count, ")", small if number == 0 else None]
         change = _arrow(after - before, good=after > before, text=f"{after - before:+.1%}")
         rows.append([name, f"{before:.1%}", f"{after:.1%}", change])
     if each["loss"]:
-        before, after = each["loss"]
         name = [title, " · ", say("evaluate.answer_loss"), None if rows else small]
-        rise = _arrow(after - before, good=after < before, text=figure(after - before, True))
-        rows.append([name, figure(before), figure(after), rise])
-    return rows or [[[title, small], "-", "-", ""]]
+        rows.append(_measured(name, *each["loss"]))
+    return rows
 
 
 def _arrow(change: float, good: bool, text: str) -> Html:

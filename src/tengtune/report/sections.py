@@ -73,7 +73,8 @@ def _event(line: Mapping[str, Any]) -> Content:
     reason = f"{event}_{str(line.get('reason')).replace(' ', '_')}"
     codes = [f"{reason}_nowhere", reason, event] if line.get("place", "") is None else [reason, event]
     known = language.area_messages("report")
-    return next((say(code, **values) for code in codes if code in known), line["event"])
+    code = next((code for code in codes if code in known), None)
+    return clipped(line["event"]) if code is None else _told(known[code], values)
 
 
 def data(evidence: Evidence) -> Html | None:
@@ -127,26 +128,32 @@ def _reasons(evidence: Evidence, title: str, counts: Mapping[str, int]) -> list[
     return [tag("h3", say(f"report.{title}")), table(heads, rows, numbers=(1,))]
 
 
+def _reason(code: str, seq_len: int) -> Content:
+    entry = language.area_messages("data").get(f"data.{code}")
+    if entry is None:
+        return code
+    return _told(entry, {"seq_len": seq_len})
+
+
 class _Unknown(str):
-    """Stands for a value that differs from record to record, however it is to be formatted."""
+    """Stands for a value that is not known, or not one for all records, however it is to be formatted."""
 
     def __format__(self, spec: str) -> str:
         return str(self)
 
 
 class _Values(dict[str, object]):
-    """Values for a reason that is told for all records: what is not in it is three dots."""
+    """Values of which some may not be known: what is not in it is three dots."""
 
     def __missing__(self, key: str) -> str:
         return _Unknown("…")
 
 
-def _reason(code: str, seq_len: int) -> Content:
-    entry = language.area_messages("data").get(f"data.{code}")
-    if entry is None:
-        return code
-    texts = {name: language.fill(entry[name], _Values(seq_len=seq_len)) for name in ("zh", "en")}
-    return [tag("span", text, lang=name) for name, text in texts.items()]
+def _told(entry: Mapping[str, str], values: Mapping[str, object]) -> Content:
+    """A text in both languages, with three dots for each value there is none of."""
+    return [
+        tag("span", clipped(language.fill(entry[name], _Values(values))), lang=name) for name in ("zh", "en")
+    ]
 
 
 def _records(evidence: Evidence) -> Html | None:

@@ -93,6 +93,9 @@ def _unfinished(evidence: Evidence) -> Finding:
 def _learned(evidence: Evidence) -> Finding:
     scores, train = evidence.figures("evaluate"), evidence.figures("train")
     before, after = scores.get("loss_before"), scores.get("loss_after")
+    if scores.get("tokens") and (before is None or after is None):
+        told = {"before": _loss(before), "after": _loss(after)}
+        return Finding("bad", "heldout_not_finite", told, ("lower_lr", "look_at_data"))
     if before is None or after is None:
         if train.get("last_loss") is None:
             return Finding("bad", "no_loss", {}, ("lower_lr", "look_at_data"))
@@ -116,6 +119,10 @@ def _learned(evidence: Evidence) -> Finding:
     return Finding("bad", "got_worse", values, ("lower_lr", "look_at_data"))
 
 
+def _loss(value: float | None) -> str:
+    return "NaN" if value is None else f"{value:.3f}"
+
+
 def too_little(tokens: int, steps: int) -> tuple[str, ...]:
     """The advice for a run with too few held-out tokens or optimizer steps to judge it; () for any other."""
     lacking = {"more_heldout": tokens < ENOUGH_TOKENS, "more_steps": steps < ENOUGH_STEPS}
@@ -134,7 +141,7 @@ def _forgotten(general: dict[str, Any]) -> Finding:
         "still": general["known"] - general["lost"],
         "lost": general["lost"],
         "gained": general["gained"],
-        "rise": f"{general['loss_rise']:+.2f}",
+        "rise": "NaN" if general["loss_rise"] is None else f"{general['loss_rise']:+.2f}",
     }
     advice = ("mix_general", "gentler") if verdict in ("weakened", "lost") else ()
     return Finding(levels[verdict], code, values, advice)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tengtune.engine import Result
+from tengtune.files import refuse_taken
 from tengtune.models import layouts
 from tengtune.recipe import Recipe
 from tengtune.ui import language
@@ -42,6 +43,7 @@ def settings(recipe: Recipe) -> dict[str, Any]:
 def run(recipe: Recipe, console: Console) -> Result:
     """Make `merged/`; Problem: adapter and base do not fit, no space, values not finite."""
     out = recipe.folder / "merged"
+    refuse_taken(out)
     if recipe.train.method == "lora":
         return Result(["merged"], merge_adapter(recipe.model_folder, _trained(recipe), out, console))
     linked = place_full(recipe.model_folder, _trained(recipe), out)

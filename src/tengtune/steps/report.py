@@ -41,6 +41,8 @@ def run(recipe: Recipe, console: Console) -> Result:
         raise Problem("report.no_run", where=recipe.folder, run=recipe.called())
     for name, count in evidence.damaged.items():
         console.warn("report.damaged", file=recipe.folder / name, count=count)
+    for name, reason in evidence.left_out.items():
+        console.warn("report.left_out", file=recipe.folder / name, reason=reason)
     made = [PAGE]
     files.write_text(recipe.folder / PAGE, page(evidence))
     if not plot.available():

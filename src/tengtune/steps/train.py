@@ -87,6 +87,7 @@ def train(recipe: Recipe, console: Console, anew: bool) -> Result:
         raise Problem("train.nothing_held_out", where=recipe.file)
     plan = schedule.plan(recipe, store.rows)
     shelf, same = Shelf(recipe.folder / "checkpoints"), _same(recipe)
+    files.refuse_taken(shelf.folder, recipe.folder / ("adapter" if recipe.train.method == "lora" else "full"))
     preflight.check_run(ranks, {**same, **_data_settings(recipe)}, log, console)
     found = None if anew else resume.find(shelf, same, console)
     with explained(recipe):
@@ -231,7 +232,7 @@ def _begin(
     before, now = found.about.get("ranks", 1), backend.ranks.world
     if before != now:
         console.say("cluster.other_count", before=before, now=now)
-    old = {key: found.about[key] for key in about}
+    old = {key: str(found.about.get(key, "-")) for key in about}
     if old != about:
         console.warn("checkpoint.elsewhere", old=" ".join(old.values()), new=" ".join(about.values()))
     return state

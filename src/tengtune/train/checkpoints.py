@@ -94,7 +94,7 @@ def layout(ranks: list[RankFile], about: Mapping[str, Any]) -> dict[str, Any]:
         "files": [{"name": f.name, "size": f.size, "sha256": f.sha256} for f in ranks],
         "tensors": tensors,
     }
-    return {**about, "check": _check(about)}
+    return {**about, "check": json_file.digest(about)}
 
 
 @dataclass(frozen=True)
@@ -133,8 +133,10 @@ def read(folder: Path) -> Checkpoint:
     try:
         if (about["format"], about["version"]) != (FORMAT, VERSION):
             raise _damaged(folder / LAYOUT, "version", version=about["version"])
-        if about["check"] != _check({key: value for key, value in about.items() if key != "check"}):
+        if about["check"] != json_file.digest({key: about[key] for key in about if key != "check"}):
             raise _damaged(folder / LAYOUT, "sha256")
+        if not (isinstance(about["saved"], str) and isinstance(about.get("same", {}), dict)):
+            raise TypeError("saved, same")
         for file in about["files"]:
             _check_file(folder / file["name"], int(file["size"]), file["sha256"])
         opened = [open_file(folder / file["name"]) for file in about["files"]]
@@ -143,11 +145,6 @@ def read(folder: Path) -> Checkpoint:
         return Checkpoint(folder, about, states.from_json(about["state"]), opened)
     except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
         raise _damaged(folder / LAYOUT, "entry", reason=f"{type(error).__name__}: {error}") from error
-
-
-def _check(about: Mapping[str, Any]) -> str:
-    """SHA-256 of a layout, whatever the order of its keys and the blanks between them."""
-    return hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()
 
 
 def _check_file(path: Path, size: int, sha256: str) -> None:
@@ -205,16 +202,17 @@ class Shelf:
         if not self.folder.is_dir():
             return []
         numbers = (f.name.removeprefix("step_") for f in self.folder.iterdir() if f.name.startswith("step_"))
-        return sorted(int(number) for number in numbers if number.isascii() and number.isdecimal())
+        plain = (number for number in numbers if number.isascii() and number.isdecimal())
+        return sorted(int(number) for number in plain if str(int(number)) == number)  # step_04 is not ours
 
     def discard(self, step: int) -> None:
         """Delete a checkpoint; killed midway, it leaves none that looks whole."""
         _discard(self.path(step))
 
     def clear(self) -> None:
-        """Delete all checkpoints."""
-        if self.folder.exists():
-            _discard(self.folder)
+        """Delete all checkpoints, and nothing else that lies there."""
+        for step in self.steps():
+            self.discard(step)
 
     def sweep(self) -> None:
         """Delete what killed runs left half-written or half-deleted."""

@@ -7,7 +7,6 @@ with "event" something notable: resumed, skipped, spike, rewound, slow, stopped.
 from __future__ import annotations
 
 import json
-import math
 import os
 import time
 from collections import Counter
@@ -24,6 +23,8 @@ FIGURES = (
     "loss", "heldout_loss", "lr", "grad_norm", "seconds", "tokens_per_s", "memory_bytes", "loss_scale",
 )  # fmt: skip
 """What a record may hold that is a number, or null where there was none."""
+LARGEST, MOST_STEPS = 3.4028234e38, 2**53
+"""Figures are what a float32 holds, as they are computed, and steps what a float64 counts: more is damage."""
 FEWEST = 5
 """Logged losses over which a mean is taken, at least."""
 
@@ -81,11 +82,13 @@ def course(losses: Sequence[float]) -> tuple[float, float, int] | None:
 def is_record(value: dict[str, Any]) -> bool:
     """Whether a JSON object is a record as Metrics writes them."""
     figures = [value[key] for key in FIGURES if value.get(key) is not None]
+    step = value.get("step")
     return (
-        type(value.get("step")) is int
+        type(step) is int
+        and 0 <= step <= MOST_STEPS
         and isinstance(value.get("event", ""), str)
-        and isinstance(value.get("seconds", 0.0), (int, float))
-        and all(isinstance(figure, (int, float)) and math.isfinite(figure) for figure in figures)
+        and type(value.get("seconds", 0.0)) in (int, float)
+        and all(type(figure) in (int, float) and abs(figure) <= LARGEST for figure in figures)
     )
 
 

@@ -6,9 +6,12 @@ draws at random while training goes on: no position in the data and no random st
 
 from __future__ import annotations
 
+import json
 import math
 from dataclasses import asdict, dataclass, field
 from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
 
 from tengtune.train.guard import Health
 from tengtune.train.loss_scale import LossScale
@@ -72,6 +75,15 @@ class State:
 
 
 def from_json(values: dict[str, Any]) -> State:
-    """The state that `as_json` gave; TypeError or KeyError when it is another version's."""
+    """The state that `as_json` gave; TypeError, KeyError or ValueError when it is another version's, or holds
+    what it cannot."""
     parts = {"scale": LossScale, "interval": Interval, "health": Health, "best": Best}
-    return State(**{**values, **{name: kind(**values[name]) for name, kind in parts.items()}})
+    state = State(**{**values, **{name: kind(**values[name]) for name, kind in parts.items()}})
+    try:
+        TypeAdapter(State).validate_json(json.dumps(values), strict=True)
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise ValueError(f"state.{'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+    if not 0 <= state.applied <= state.step:
+        raise ValueError(f"state.applied: {state.applied} of {state.step}")
+    return state
