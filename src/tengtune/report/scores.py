@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tengtune.answer.ending import without_loop
+from tengtune.evaluate.score import count_of
 from tengtune.report.evidence import Evidence
 from tengtune.report.html import Content, Html, say, tag
 from tengtune.report.parts import clipped, figure, more, section, table
@@ -53,19 +54,21 @@ def _set_rows(each: Mapping[str, Any]) -> list[list[Content]]:
         notes.append(say("report.shots", shots=each["shots"]))
     if each["refused"]:
         notes.append(say("report.refused_row", count=sum(each["refused"].values())))
+    for missing, records in each.get("missing", {}).items():
+        notes.append(say(f"report.{missing}_row", count=len(records)))
     if each["gained"] or each["lost"]:
         notes.append(say("report.gained_lost", gained=each["gained"], lost=each["lost"]))
     small = tag("div", [[" · " if i else None, part] for i, part in enumerate(notes)], class_="small")
     rows: list[list[Content]] = []
     for number, (measure, (before, after)) in enumerate(each["measures"].items()):
-        count = say("evaluate.questions", count=each["asked"])
+        count = say("evaluate.questions", count=count_of(each, measure))
         name = [title, " · ", say(f"evaluate.{measure}"), " (", count, ")", small if number == 0 else None]
         change = _arrow(after - before, good=after > before, text=f"{after - before:+.1%}")
         rows.append([name, f"{before:.1%}", f"{after:.1%}", change])
     if each["loss"]:
         name = [title, " · ", say("evaluate.answer_loss"), None if rows else small]
         rows.append(_measured(name, *each["loss"]))
-    return rows
+    return rows or [[[title, small], "-", "-", ""]]
 
 
 def _arrow(change: float, good: bool, text: str) -> Html:
