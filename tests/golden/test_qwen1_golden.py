@@ -21,7 +21,7 @@ from tests.answering import answers
 from tests.batches import Document, make_batch
 from tests.torch_lab import gradients, make_backend, make_recipe
 
-from tengtune.backends.torch.generate import Cache, next_logits
+from tengtune.backends.torch.generate import Cache, Texts
 from tengtune.backends.torch.step import TorchBackend
 from tengtune.models import names
 from tengtune.models.spec import ModelSpec, Stretch, from_folder
@@ -167,10 +167,10 @@ def test_token_by_token(tmp_path: Path, prefill: int, ntk: bool, logn: bool) -> 
     ids = golden("inputs")["ids_1x100"][0].tolist()
     kept = ntk and prefill > 64
     expected = golden("eval_1x100")[f"eval_1x100_ntk{kept:d}_logn{logn:d}"][0]
-    cache = Cache(backend.model, 100)
-    found = [next_logits(backend.model, cache, ids[:prefill])]
-    found += [next_logits(backend.model, cache, [token]) for token in ids[prefill:]]
-    close(torch.stack(found).numpy(), expected[prefill - 1 :])
+    texts = Texts(backend.model)
+    texts.begin(0, 100)
+    found = [texts.take({0: taken})[0] for taken in (ids[:prefill], *([token] for token in ids[prefill:]))]
+    close(np.stack(found), expected[prefill - 1 :])
 
 
 def test_generate_goes_the_same_way(folder: Path) -> None:

@@ -1,20 +1,19 @@
-"""Answering: a cache of fixed size, one pass over the prompt, then token by token, for one text or several.
+"""Answering: a cache of fixed size for each text, one pass over its prompt, then token by token.
 
 Legend: T tokens of one pass, B texts, C capacity, N query heads, G key-value heads, D head size.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from itertools import accumulate
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from tengtune.backends.base import Asked, Sampling
-from tengtune.backends.sampling import Sampler
 from tengtune.backends.torch.attention import attention
 from tengtune.backends.torch.model import Attend, Qwen
 from tengtune.backends.torch.stretch import Stretched, stretched
@@ -65,72 +64,30 @@ def _one(q: Tensor, keys: Tensor, values: Tensor) -> Tensor:
     return out.reshape(q.shape)
 
 
-def generate(
-    model: Qwen, prompt: Sequence[int], max_new_tokens: int, stop_ids: Iterable[int], sampling: Sampling
-) -> Iterator[int]:
-    """New ids one by one until a stop id, which is not given, or max_new_tokens."""
-    stops, sampler = frozenset(stop_ids), Sampler(sampling, prompt)
-    cache = Cache(model, len(prompt) + max_new_tokens)
-    ids = list(prompt)
-    for _ in range(max_new_tokens):
-        chosen = sampler.choose(next_logits(model, cache, ids).numpy())
-        if chosen in stops:
-            return
-        yield chosen
-        ids = [chosen]
+class Texts:
+    """`backends.answers.Texts`: the rows share every product with a weight, and each attends over a cache of
+    its own, so lengths may differ and nothing is padded."""
 
+    rows = ROWS
 
-@dataclass(eq=False)
-class _Row:
-    """An answer under way: the number of its prompt, and its last id, which is not in the cache yet."""
+    def __init__(self, model: Qwen) -> None:
+        self._model = model
+        self._caches: dict[int, Cache] = {}
 
-    number: int
-    asked: Asked
-    sampler: Sampler
-    cache: Cache
-    last: int = 0
-    count: int = 0
+    def begin(self, row: int, length: int) -> None:
+        """See `backends.answers.Texts`."""
+        self._caches[row] = Cache(self._model, length)
 
-    def goes_on(self, logits: Tensor, stops: frozenset[int]) -> bool:
-        """Choose the next id out of logits [V]; False where the answer ends with it or before it."""
-        self.last = self.sampler.choose(logits.numpy())
-        if self.last in stops:
-            return False
-        self.count += 1
-        return self.asked.take(self.last) and self.count < self.asked.max_new_tokens
-
-
-def generate_many(model: Qwen, asked: Iterable[Asked], stop_ids: Iterable[int]) -> Iterator[int]:
-    """Answer up to ROWS prompts at a time; gives the number of each prompt as its answer ends.
-
-    A prompt is taken in by a pass of its own as soon as a row is free. The rows then share every product
-    with a weight, and each attends over its own cache, so lengths may differ and nothing is padded.
-    """
-    stops, waiting, rows = frozenset(stop_ids), enumerate(asked), list[_Row]()
-    while True:
-        while len(rows) < ROWS and (following := next(waiting, None)) is not None:
-            number, each = following
-            cache = Cache(model, len(each.prompt) + each.max_new_tokens)
-            row = _Row(number, each, Sampler(each.sampling, each.prompt), cache)
-            if each.max_new_tokens > 0 and row.goes_on(next_logits(model, cache, list(each.prompt)), stops):
-                rows.append(row)
-            else:
-                yield number
-        if not rows:
-            return
-        logits = _step(model, [row.cache for row in rows], [[row.last] for row in rows])
-        ended = [row for row, each in zip(rows, logits, strict=True) if not row.goes_on(each, stops)]
-        rows = [row for row in rows if row not in ended]
-        yield from (row.number for row in ended)
-
-
-def next_logits(model: Qwen, cache: Cache, ids: list[int]) -> Tensor:
-    """Logits [V], float32 on the host, after taking `ids` into the cache."""
-    return _step(model, [cache], [ids])[0]
+    def take(self, ids: Mapping[int, Sequence[int]]) -> npt.NDArray[np.float32]:
+        """See `backends.answers.Texts`."""
+        logits: npt.NDArray[np.float32] = _step(
+            self._model, [self._caches[row] for row in ids], list(ids.values())
+        ).numpy()
+        return logits
 
 
 @torch.no_grad()
-def _step(model: Qwen, caches: Sequence[Cache], ids: Sequence[list[int]]) -> Tensor:
+def _step(model: Qwen, caches: Sequence[Cache], ids: Sequence[Sequence[int]]) -> Tensor:
     """Logits [B,V], float32 on the host, after taking the ids of each text into its cache."""
     counts = [len(each) for each in ids]
     device = caches[0].keys.device

@@ -8,10 +8,11 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
+from tengtune.backends import answers
 from tengtune.backends.base import Asked, Sampling, Shard, ShardKind, Source, StepHandles
 from tengtune.backends.torch import device, kernels
 from tengtune.backends.torch.device import Placement
-from tengtune.backends.torch.generate import generate, generate_many
+from tengtune.backends.torch.generate import Texts
 from tengtune.backends.torch.kernels import Kernels
 from tengtune.backends.torch.model import Maker, Method, Qwen, tensor_of
 from tengtune.backends.torch.optimizer import AdamW
@@ -163,12 +164,12 @@ class TorchBackend:
     ) -> Iterator[int]:
         """New token ids one by one, the stop id not included."""
         with device.memory_faults(self._placement.device):
-            yield from generate(self.model, prompt, max_new_tokens, stop_ids, sampling)
+            yield from answers.generate(Texts(self.model), prompt, max_new_tokens, stop_ids, sampling)
 
     def generate_many(self, asked: Iterable[Asked], stop_ids: Iterable[int]) -> Iterator[int]:
         """Several answers at a time; see base.Backend."""
         with device.memory_faults(self._placement.device):
-            yield from generate_many(self.model, asked, stop_ids)
+            yield from answers.generate_many(Texts(self.model), asked, stop_ids)
 
 
 def _canonical(name: str) -> str:
