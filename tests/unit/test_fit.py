@@ -242,7 +242,16 @@ def test_the_best_is_kept_even_when_its_step_was_bad(tmp_path: Path) -> None:
     backend = Fake(finite=[True, False, False, True, True], scores=[5.0, 4.5, 4.0, 6.0, 7.0])
     figures = fit(tmp_path, backend, epochs=6, eval_every=1, early_stop=2, save_every=100, keep=1)
     assert (figures["best_step"], figures["steps"]) == (3, 5)
-    assert saved(tmp_path) == [3]
+    assert saved(tmp_path) == [1, 3]  # and one to go back to
+
+
+def test_the_best_of_a_bad_row_is_none_to_go_back_to(tmp_path: Path) -> None:
+    """Saved after step 2; steps 4 to 6 are bad, and 5 is the best: its weights stay, those of 2 are taken."""
+    backend = Fake(finite=[True] * 3 + [False] * 3, scores=[5.0, 4.0, 6.0])
+    train = {"save_every": 2, "keep": 1, "eval_every": 5, "on_nan": "rewind"}
+    fit(tmp_path, backend, epochs=8, **train)
+    assert [(e["step"], e["back_to"]) for e in lines(tmp_path, "back_to")] == [(6, 2)]
+    assert saved(tmp_path) == [5, 8]
 
 
 def test_a_spike_is_noted_once(tmp_path: Path) -> None:

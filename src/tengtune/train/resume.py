@@ -18,11 +18,12 @@ SAMPLE = 1024
 """Elements at each end of a tensor that tell one model from another: tuning moves them all."""
 
 
-def find(shelf: Shelf, mine: Mapping[str, Any], console: Console) -> Checkpoint | None:
+def find(shelf: Shelf, mine: Mapping[str, Any], console: Console, trusted: bool = False) -> Checkpoint | None:
     """The newest whole checkpoint of this run, None when there is none. Damaged ones are passed over, and it
     is said why.
 
     mine: what must be the same, name -> JSON value. Raises Problem with the differences when they differ.
+    trusted: without those that were saved in a row of bad steps.
     """
     for step in reversed(shelf.steps()):
         try:
@@ -37,7 +38,8 @@ def find(shelf: Shelf, mine: Mapping[str, Any], console: Console) -> Checkpoint 
             raise Problem(
                 "checkpoint.other_run", where=found.folder, difference="\n".join(differences(theirs, mine))
             )
-        return found
+        if not (trusted and found.state.health.in_a_row):
+            return found
     return None
 
 

@@ -25,7 +25,10 @@ class Saver:
     same: what a run must have in common with a checkpoint to go on from it (see resume.find). about: what
     else layout.json says beside the state. keep: how many of the newest stay. nbytes: the size of one. whole:
     the step whose checkpoint the run goes on from. sync: flushes what must be on the disk before it is.
-    writes: False on a rank that leaves the writing to rank 0.
+    writes: False on a rank that leaves the writing to rank 0. newest: the step of the newest on the disk.
+
+    One that is saved in a row of bad steps, as the best or at an end, is none to go back to, and takes no
+    other one's place among those that are kept.
     """
 
     def __init__(
@@ -43,6 +46,7 @@ class Saver:
         self._shelf, self._same, self._about, self._keep, self._sync = shelf, same, about, keep, sync
         self._background = nbytes <= BACKGROUND_BYTES
         self._whole = [] if whole is None else [step for step in shelf.steps() if step <= whole]
+        self.newest = whole
         self._writer = ThreadPoolExecutor(1, "checkpoint")
         self._writing: Future[None] | None = None
 
@@ -56,19 +60,13 @@ class Saver:
         start = time.perf_counter()
         self.wait()
         about = {**self._about, "step": state.step, "same": self._same, "state": state.as_json()}
+        what = (state.step, state.best.step, not state.health.in_a_row)
         if self._background:
             held = list(shards())
-            self._writing = self._writer.submit(
-                self._write, state.step, state.best.step, lambda: iter(held), about
-            )
+            self._writing = self._writer.submit(self._write, *what, lambda: iter(held), about)
         else:
-            self._write(state.step, state.best.step, shards, about)
+            self._write(*what, shards, about)
         self.seconds += time.perf_counter() - start
-
-    @property
-    def newest(self) -> int | None:
-        """The step of the newest checkpoint that is on the disk."""
-        return self._whole[-1] if self._whole else None
 
     def check(self) -> None:
         """Raise the Problem of a save that has failed, at once and not hours later."""
@@ -82,15 +80,18 @@ class Saver:
             writing.result()
 
     def last(self, console: Console) -> Checkpoint | None:
-        """The newest whole checkpoint of this run."""
+        """The newest whole checkpoint of this run that no bad step came before, else the newest."""
         self.wait()
-        return find(self._shelf, self._same, console)
+        return find(self._shelf, self._same, console, trusted=True) or find(self._shelf, self._same, console)
 
-    def _write(self, step: int, best: int | None, shards: Shards, about: Mapping[str, Any]) -> None:
+    def _write(
+        self, step: int, best: int | None, trusted: bool, shards: Shards, about: Mapping[str, Any]
+    ) -> None:
         self._sync()
         checkpoints.write(self._shelf.path(step), shards, about)
-        self._whole = sorted({*self._whole, step})
-        kept = {*self._whole[-self._keep :], best}
+        self.newest = step
+        self._whole = sorted({*self._whole, step} if trusted else {*self._whole} - {step})
+        kept = {*self._whole[-self._keep :], best, step}
         for other in self._shelf.steps():
             if other not in kept:
                 self._shelf.discard(other)
