@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import torch
 from tests.training_lab import project
 
 from tengtune.cli.main import main
+from tengtune.steps import evaluate
 
 torch.set_num_threads(1)  # tiny tensors: see tests/torch_lab.py
 
@@ -144,6 +146,27 @@ def test_samples_without_room_for_an_answer_are_told(run: Path, capsys: pytest.C
     assert "error" not in short
     assert (unasked["prompt"], unasked["before"], unasked["after"]) == (long, None, None)
     assert "too long" in unasked["error"]
+
+
+def test_a_loss_that_is_no_number_is_told_and_the_record_stays_json(
+    run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, real = run.parent / "runs" / "run", evaluate.heldout_loss
+    losses = iter([4.5, math.nan])
+    with monkeypatch.context() as patched:
+        patched.setattr(evaluate, "heldout_loss", lambda *rest: (next(losses), real(*rest)[1]))
+        assert tengtune("evaluate", run, "--force", "--json") == 0
+    told, record = capsys.readouterr().out.splitlines(), (folder / "evaluate.json").read_text("utf-8")
+    for text in (*told, record):
+        json.loads(text, parse_constant=pytest.fail)
+    assert "the held-out loss is no number (4.5000 before, nan after)" in "".join(told)
+    figures = json.loads(record)["figures"]
+    assert (figures["loss_before"], figures["loss_after"], figures["perplexity_after"]) == (4.5, None, None)
+    assert tengtune("run", run) == 0
+    assert "4.5000 before, - after" in capsys.readouterr().out
+    assert "held-out loss 4.500 → NaN" in (folder / "report.html").read_text("utf-8")
+    assert tengtune("evaluate", run, "--force", "--quiet") == 0
+    assert tengtune("report", run, "--quiet") == 0
 
 
 def test_a_missing_file_is_a_problem(run: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -187,8 +187,8 @@ def test_a_single_bad_step_is_skipped(run: Path) -> None:
 
 
 def test_lasting_nan_stops_with_the_reason_and_can_be_rewound(run: Path) -> None:
-    """The second command has the same disturbance, as the same rows would have on the same weights. Step 4 was
-    saved as the best; but it is bad itself, and what to go back to is step 2."""
+    """The second command has the same disturbance, as the same rows would have on the same weights. Step 4
+    was saved as the best; but it is bad itself, and what to go back to is step 2."""
     nan = NAN_FROM.format(factor="float('nan')", steps="{4, 5, 6}")
     keep_on = ("-s", "train.max_steps=9")
     screen = sound(train(run, *keep_on, disturbance=nan), 4)
@@ -361,6 +361,29 @@ def test_no_room_for_checkpoints_is_said_before_training(run: Path) -> None:
 def metrics_of(run: Path) -> list[str]:
     path = run.parent / "runs/run/metrics.jsonl"
     return path.read_text().splitlines() if path.exists() else []
+
+
+@pytest.mark.parametrize("name", ["checkpoints", "adapter"])
+def test_a_file_under_a_name_of_ours_is_left_alone(run: Path, name: str) -> None:
+    path = run.parent / "runs/run" / name
+    path.parent.mkdir(parents=True)
+    path.write_text("notes of a month")
+    for options in ((), ("--resume", "never")):
+        screen = sound(train(run, *options), 2)
+        assert "makes a folder of this name, and something else is there" in screen
+        assert str(path) in screen
+        assert path.read_text() == "notes of a month"
+    assert metrics_of(run) == []
+
+
+def test_a_pipe_in_place_of_the_metrics_is_not_waited_for(run: Path) -> None:
+    sound(train(run, disturbance=DIE_AT.format(step=4, signal="SIGKILL")), -9)
+    path = run.parent / "runs/run/metrics.jsonl"
+    path.unlink()
+    os.mkfifo(path)
+    screen = sound(train(run), 2)
+    assert "This is no plain file" in screen
+    assert str(path) in screen
 
 
 def test_a_disk_that_fills_up_and_is_freed(run: Path, undisturbed: Path, small_disk: Path | None) -> None:

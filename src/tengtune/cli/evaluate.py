@@ -65,11 +65,11 @@ def show(figures: dict[str, Any], console: Console) -> None:
     from tengtune.evaluate.score import count_of
 
     rows: list[list[str]] = []
-    if figures.get("loss_before") is not None:
+    if figures.get("tokens"):
         tokens = language.say("evaluate.tokens", count=figures["tokens"])
         for name in ("loss", "perplexity"):
             pair = [figures[f"{name}_before"], figures[f"{name}_after"]]
-            rows.append([f"{language.say(f'evaluate.{name}')} ({tokens})", *map(_number, pair)])
+            rows.append([f"{language.say(f'evaluate.{name}')} ({tokens})", *map(number, pair)])
     general = figures.get("general")
     for each in ([general] if general else []) + figures["sets"]:
         name = language.say("evaluate.general_name") if each is general else each["name"]
@@ -78,13 +78,14 @@ def show(figures: dict[str, Any], console: Console) -> None:
             label = f"{name}: {language.say(f'evaluate.{measure}')} ({count})"
             rows.append([label, *(f"{share:.1%}" for share in shares)])
         if each["loss"]:
-            rows.append([f"{name}: {language.say('evaluate.answer_loss')}", *map(_number, each["loss"])])
+            rows.append([f"{name}: {language.say('evaluate.answer_loss')}", *map(number, each["loss"])])
     console.table(["", language.say("evaluate.before"), language.say("evaluate.after")], rows)
 
 
-def _number(value: float | None) -> str:
+def number(value: float | None) -> str:
+    """A loss or a perplexity; "-" for one that is no number."""
     return "-" if value is None else f"{value:.4f}"
 
 
 def _summary(figures: dict[str, Any]) -> str:
-    return f"loss {_number(figures['loss_before'])} -> {_number(figures['loss_after'])}"
+    return f"loss {number(figures['loss_before'])} -> {number(figures['loss_after'])}"

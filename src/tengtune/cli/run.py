@@ -6,7 +6,7 @@ import click
 
 from tengtune import engine
 from tengtune.cli.command import Command
-from tengtune.cli.evaluate import show
+from tengtune.cli.evaluate import number, show
 from tengtune.cli.options import resume_option, run_options
 from tengtune.cli.predict import show_samples
 from tengtune.recipe import Recipe
@@ -26,13 +26,9 @@ def command(recipe: Recipe, console: Console, fresh: bool, anew: bool) -> None:
     score = (engine.read_record(recipe.folder / "evaluate.json") or {}).get("figures", {})
     if score:
         show(score, console)
-    if score.get("loss_before") is not None:
-        console.result(
-            language.say(
-                "run.score", before=f"{score['loss_before']:.4f}", after=f"{score['loss_after']:.4f}"
-            ),
-            **score,
-        )
+    if score.get("tokens"):
+        pair = {name: number(score[f"loss_{name}"]) for name in ("before", "after")}
+        console.result(language.say("run.score", **pair), **score)
     made = {"merged": recipe.folder / "merged", "report": recipe.folder / "report.html"}
     console.result(
         language.say("run.done", **made, run=recipe.called()),

@@ -11,6 +11,7 @@ from typing import Any
 from tengtune.evaluate.examiner import Examiner
 from tengtune.evaluate.questions import Choice, Mark
 from tengtune.evaluate.read import QuestionSet
+from tengtune.json_file import finite
 from tengtune.ui import language
 
 CHANCE = 1.96
@@ -54,8 +55,8 @@ class Comparison:
         """JSON values. asked: the questions both were asked; measures: measure -> [share before, share after]
         over those of them that have it, counts: measure -> how many these are; missing: what was not
         measured -> the records it was not measured of; loss: mean per token of the right answers, [before,
-        after]; gained and lost: questions right only after, only before, by the first measure; by_chance:
-        whether their difference may be chance."""
+        after], null for one that is no number; gained and lost: questions right only after, only before, by
+        the first measure; by_chance: whether their difference may be chance."""
         pairs = [
             (old, new) for old, new in zip(self.before, self.after, strict=True) if old.hits and new.hits
         ]
@@ -80,7 +81,7 @@ class Comparison:
                 for name, each in hits.items()
             },
             "counts": {name: len(each) for name, each in hits.items()},
-            "loss": None if None in losses else losses,
+            "loss": None if None in losses else finite(losses),
             "gained": gained,
             "lost": lost,
             "by_chance": by_chance(gained, lost),

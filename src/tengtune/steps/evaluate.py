@@ -189,8 +189,11 @@ def _compared(
 
 def _say(console: Console, before: Scores, after: Scores, general: Judgement) -> None:
     if before.loss is not None:
-        values = {"before": f"{before.loss:.4f}", "after": f"{after.loss:.4f}", "tokens": after.tokens}
-        console.say("evaluate.done", **values)
+        losses = (before.loss, after.loss or 0.0)
+        values = {name: f"{loss:.4f}" for name, loss in zip(("before", "after"), losses, strict=True)}
+        console.say("evaluate.done", **values, tokens=after.tokens)
+        if not all(map(math.isfinite, losses)):
+            console.warn("evaluate.not_finite", **values)
     say = console.say if general.verdict in ("kept", "unknown") else console.warn
     say(
         f"evaluate.general_{wording(general.verdict, general.known, general.lost)}",
