@@ -46,11 +46,11 @@ def command(model: Path, data: tuple[Path, ...], out: Path) -> None:
     """Write a run file for a model folder and data files."""
     from tengtune.models import spec as specs
 
-    _check_names(model, *data, out)
+    check_names(model, *data, out)
     spec = specs.from_folder(model)
     for path in data:
-        _check_data(path)
-    _check_out(out)
+        check_data(path)
+    check_out(out)
     from tengtune.data.proportions import look, suit
     from tengtune.data.render import style_of
     from tengtune.report.verdict import ENOUGH_TOKENS
@@ -85,12 +85,12 @@ def _write(out: Path, text: str) -> None:
 
 def _text(model: Path, data: tuple[Path, ...], out: Path, chosen: Proportions) -> str:
     """The run file."""
-    names = [_written(path, out.parent) for path in data]
+    names = [_quoted(written(path, out.parent)) for path in data]
     rule = [language.say("run.sized", **_figures(chosen))] if chosen.records else []
     rule += language.say("run.rule").splitlines()
     return TEMPLATE.format(
         run=files.as_text(out.name),
-        model=_written(model, out.parent),
+        model=_quoted(written(model, out.parent)),
         data=names[0] if len(names) == 1 else f"[{', '.join(names)}]",
         seq_len=chosen.seq_len,
         heldout=chosen.heldout,
@@ -110,7 +110,7 @@ def _figures(chosen: Proportions) -> dict[str, int]:
     return {name: getattr(chosen, name) for name in names}
 
 
-def _written(path: Path, folder: Path) -> str:
+def written(path: Path, folder: Path) -> str:
     """A path as the run file in `folder` has it: absolute as it is, relative from there on."""
     text = str(path)
     if not path.is_absolute():
@@ -118,10 +118,14 @@ def _written(path: Path, folder: Path) -> str:
         # `~` at the beginning and `..` behind a link mean something else there.
         if (folder / Path(text).expanduser()).resolve() != path.resolve():
             text = str(path.absolute())
-    return json.dumps(files.as_text(text), ensure_ascii=False)
+    return files.as_text(text)
 
 
-def _check_names(*paths: Path) -> None:
+def _quoted(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)
+
+
+def check_names(*paths: Path) -> None:
     """A run file is UTF-8; a name that is not cannot be in it."""
     for path in paths:
         try:
@@ -130,7 +134,7 @@ def _check_names(*paths: Path) -> None:
             raise Problem("run.name_not_utf8", where=str(path).encode("utf-8", "replace").decode()) from error
 
 
-def _check_data(path: Path) -> None:
+def check_data(path: Path) -> None:
     """Problem unless `path` is a file."""
     with os_errors(path):
         if path.is_file():
@@ -142,7 +146,7 @@ def _check_data(path: Path) -> None:
     raise Problem("run.no_data", where=path, suggestion=did_you_mean(path.absolute()), here=Path.cwd())
 
 
-def _check_out(out: Path) -> None:
+def check_out(out: Path) -> None:
     """Problem if something is there already."""
     with os_errors(out):
         if out.is_dir():

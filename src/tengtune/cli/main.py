@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import keyword
 import os
 import sys
 import traceback
@@ -17,7 +18,7 @@ from tengtune.ui import language
 from tengtune.ui.console import Console
 from tengtune.ui.problems import FAILED_RUN, Problem, Stopped, from_os_error
 
-TOOLS = ("init", "run", "rehearse", "chat", "weights", "ranktable")
+TOOLS = ("init", "run", "rehearse", "chat", "weights", "ranktable", "export", "import")
 """Commands that are no steps; their titles are the first lines of their helps."""
 
 CLOSED_PIPE = 141
@@ -40,7 +41,8 @@ class LazyGroup(Group):
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
         if name not in titles():
             return None
-        command: click.Command = importlib.import_module(f"tengtune.cli.{name}").command
+        module = f"{name}_" if keyword.iskeyword(name) else name
+        command: click.Command = importlib.import_module(f"tengtune.cli.{module}").command
         return command
 
     def titles(self, ctx: click.Context) -> list[tuple[str, str]]:

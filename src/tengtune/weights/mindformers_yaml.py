@@ -36,18 +36,19 @@ def model_section(folder: Path, spec: ModelSpec, layout: str, dtype: str, to: st
         kind = "Qwen" if spec.family == "qwen1" else "Llama"
         model = {
             "type": f"{kind}Config",
-            **_shape(spec, layout),
+            "seq_length": min(spec.max_positions, MAX_LENGTH),
+            **shape(spec, layout),
             **_dtypes(spec, dtype),
-            **_ids(folder, spec),
+            **special_ids(folder, spec),
         }
         values["model"] = {"model_config": model, "arch": {"type": f"{kind}ForCausalLM"}}
         values["processor"] = {"tokenizer": _tokenizer(folder, spec)}
     return head + yaml.safe_dump(values, sort_keys=False)
 
 
-def _shape(spec: ModelSpec, layout: str) -> dict[str, Any]:
+def shape(spec: ModelSpec, layout: str) -> dict[str, Any]:
+    """The keys of model_config that config.json decides."""
     values: dict[str, Any] = {
-        "seq_length": min(spec.max_positions, MAX_LENGTH),
         "hidden_size": spec.hidden,
         "num_layers": spec.layers,
         "num_heads": spec.heads,
@@ -76,13 +77,16 @@ def _dtypes(spec: ModelSpec, dtype: str) -> dict[str, str]:
     return {"compute_dtype": compute, "param_init_type": dtype, **dict.fromkeys(wide, "float32")}
 
 
-def _ids(folder: Path, spec: ModelSpec) -> dict[str, int]:
-    """End and padding as config.json has them, otherwise Qwen's <|endoftext|>."""
+def special_ids(folder: Path, spec: ModelSpec) -> dict[str, int]:
+    """End and padding as config.json has them, otherwise Qwen's <|endoftext|>. A chat model's end is not its
+    padding: mindformers leaves padding out of the loss, and would leave out the end of every answer."""
     config = read_config(folder)
-    end = config.get("eos_token_id")
-    end = end if isinstance(end, int) else min(_END_OF_TEXT, spec.vocab - 1)
-    pad = config.get("pad_token_id")
-    return {"eos_token_id": end, "pad_token_id": pad if isinstance(pad, int) else end}
+    usual = min(_END_OF_TEXT, spec.vocab - 1)
+    end, pad = config.get("eos_token_id"), config.get("pad_token_id")
+    end = end if isinstance(end, int) else usual
+    if not isinstance(pad, int):
+        pad = usual if spec.vocab > _END_OF_TEXT else end
+    return {"eos_token_id": end, "pad_token_id": pad}
 
 
 def _tokenizer(folder: Path, spec: ModelSpec) -> dict[str, str]:

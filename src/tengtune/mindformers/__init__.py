@@ -1,0 +1,1 @@
+"""Run files of mindformers, written from ours and read into ours."""

@@ -1,0 +1,182 @@
+"""What several keys of mindformers say together: batch, schedule, clipping, types, adapter, data."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+from tengtune.mindformers import adapters, table
+from tengtune.mindformers.codecs import count, flag, number, rounded
+from tengtune.mindformers.reading import Reading, shown
+from tengtune.ui.problems import Problem
+
+_MODEL = "model.model_config"
+_PET = f"{_MODEL}.pet_config"
+_TYPES = ("float32", "float16", "bfloat16")
+
+
+def read(reading: Reading) -> None:
+    """Fill in what the table of single keys leaves."""
+    _schedule(reading)
+    _optimizer(reading)
+    _recompute(reading)
+    _clipping(reading)
+    _batch(reading)
+    _types(reading)
+    _adapter(reading)
+    _records(reading)
+
+
+def _word(value: Any) -> str:
+    if not isinstance(value, str):
+        raise ValueError("text")
+    return value
+
+
+def _one_of(choices: tuple[str, ...], value: Any) -> str:
+    if value not in choices:
+        raise ValueError("dtype")
+    return str(value)
+
+
+def _schedule(reading: Reading) -> None:
+    kinds = table.facts()["types"]["schedules"]
+    kind = reading.checked("lr_schedule.type", _word)
+    power = reading.checked("lr_schedule.power", number, 1.0)
+    if kind not in kinds or (kind == "PolynomialWithWarmUpLR" and power != 1):
+        reading.note("trap", "lr_schedule.type", "read_schedule", found=shown(kind))
+        return
+    reading.take("train.lr_schedule", kinds[kind], "lr_schedule.type", "lr_schedule.power")
+    steps = reading.at("lr_schedule.total_steps", -1)
+    if steps not in (-1, None, reading.values.get("train.max_steps")):
+        reading.note("trap", "lr_schedule.total_steps", "read_total_steps", steps=shown(steps))
+    if kind == "ConstantWarmUpLR":
+        return
+    low = 0.0
+    if kind != "LinearWithWarmUpLR":
+        low = reading.checked("lr_schedule.lr_end", number, 0.0 if kind == "CosineWithWarmUpLR" else 1e-7)
+    lr = reading.values["train.lr"]
+    ratio = rounded(low / lr) if lr else 1.0
+    if ratio > 1:
+        reading.note("trap", "lr_schedule.lr_end", "read_lr_end", end=f"{low:g}", lr=f"{lr:g}")
+        ratio = 1.0
+    reading.take("train.lr_min_ratio", ratio, "lr_schedule.lr_end")
+
+
+def _optimizer(reading: Reading) -> None:
+    kind = reading.checked("optimizer.type", _word)
+    if kind is None:
+        return
+    corrects = table.facts()["types"]["optimizers"].get(kind)
+    if corrects is None:
+        reading.note("trap", "optimizer.type", "read_optimizer", found=shown(kind))
+        return
+    reading.alike("AdamW", "optimizer.type")
+    if corrects == "uncorrected":
+        reading.note("trap", "optimizer.type", "read_bias", found=kind)
+    other = reading.checked("optimizer.learning_rate", number)
+    if other not in (None, reading.values["train.lr"]):
+        reading.note("trap", "optimizer.learning_rate", "read_two_rates", other=f"{other:g}")
+
+
+def _recompute(reading: Reading) -> None:
+    """Some layers or operators only: here it is all of them or none."""
+    found = reading.at("recompute_config.recompute")
+    some = reading.at("recompute_config.select_recompute")
+    if some or (found and not isinstance(found, bool)):
+        own = reading.values["train.recompute"]
+        reading.note("trap", "recompute_config", "read_recompute", own=own)
+
+
+def _clipping(reading: Reading) -> None:
+    clips = reading.checked("runner_wrapper.use_clip_grad", flag, True)
+    norm = reading.checked("runner_wrapper.max_grad_norm", number, 1.0) if clips else 0.0
+    reading.take("train.clip_norm", norm, "runner_wrapper.use_clip_grad", "runner_wrapper.max_grad_norm")
+
+
+def _batch(reading: Reading) -> None:
+    """Ranks and global batch. Their global batch is batch x data_parallel x interleave x accumulation, with a
+    pipeline batch x data_parallel x interleave x micro_batch_num."""
+    split = "parallel_config"
+    data, model, stages = (
+        reading.checked(f"{split}.{key}", count, 1)
+        for key in ("data_parallel", "model_parallel", "pipeline_stage")
+    )
+    interleave = reading.checked("micro_batch_interleave_num", count, 1)
+    gathered = reading.checked("runner_config.gradient_accumulation_steps", count, 1)
+    rounds = reading.checked(f"{split}.micro_batch_num", count, 1)
+    micro = reading.values["train.micro_batch"]
+    batch = micro * data * interleave * (rounds if stages > 1 else gathered)
+    cards = data * model * stages
+    ranks = cards if batch % (micro * cards) == 0 else data
+    several = [key for key, size in (("model_parallel", model), ("pipeline_stage", stages)) if size > 1]
+    reading.take("parallel.ranks", ranks, *(f"{split}.{key}" for key in ["data_parallel", *several]))
+    keys = ["runner_config.gradient_accumulation_steps", "micro_batch_interleave_num"]
+    reading.take("train.global_batch", batch, *keys, *([f"{split}.micro_batch_num"] if stages > 1 else []))
+    if cards > data:
+        values = {"model": model, "stages": stages, "cards": cards, "ranks": ranks}
+        reading.note("trap", split, "read_split", **values)
+    if stages > 1 and gathered > 1:
+        reading.note("trap", "runner_config.gradient_accumulation_steps", "read_gathered", steps=gathered)
+    parallel = reading.checked("use_parallel", flag, False)
+    if cards > 1 and not parallel:
+        reading.note("trap", "use_parallel", "read_use_parallel", cards=cards)
+    if cards == 1 and gathered > 1:
+        reading.note(
+            "trap", "runner_config.gradient_accumulation_steps", "trap_one_card", asked=batch, left=micro
+        )
+    shards = reading.checked("parallel.enable_parallel_optimizer", flag, False)
+    reading.take("parallel.zero", 1 if shards and ranks > 1 else 0, "parallel.enable_parallel_optimizer")
+    if shards and ranks > 1:
+        reading.note("trap", "parallel.enable_parallel_optimizer", "read_zero")
+
+
+def _types(reading: Reading) -> None:
+    dtype = reading.checked(f"{_MODEL}.compute_dtype", partial(_one_of, _TYPES), "float16")
+    kept = reading.checked(f"{_MODEL}.param_init_type", partial(_one_of, _TYPES), "float16")
+    reading.take("model.dtype", dtype, f"{_MODEL}.compute_dtype")
+    tuned = reading.at(_PET) is None
+    reading.values["train.method"] = "full" if tuned else "lora"
+    if tuned and kept != "float32":
+        reading.note("trap", f"{_MODEL}.param_init_type", "read_master", dtype=kept)
+    base, theta = (reading.checked(f"{_MODEL}.{key}", number) for key in ("rotary_emb_base", "theta"))
+    if base is not None and base != (theta or 10000.0):
+        reading.note(
+            "trap", f"{_MODEL}.rotary_emb_base", "read_theta", base=f"{base:g}", theta=f"{theta or 1e4:g}"
+        )
+
+
+def _adapter(reading: Reading) -> None:
+    pet = reading.at(_PET)
+    if pet is None:
+        return
+    if not isinstance(pet, dict) or pet.get("pet_type", "lora") != "lora":
+        raise Problem("mindformers.other_pet", where=reading.path, found=shown(pet))
+    reading.take("train.method", "lora", f"{_PET}.pet_type")
+    text = reading.checked(f"{_PET}.target_modules", _word)
+    found = None if text is None else adapters.targets(text, reading.family)
+    if found is None:
+        reading.note("trap", f"{_PET}.target_modules", "read_targets", found=shown(text))
+    else:
+        reading.take("lora.targets", found, f"{_PET}.target_modules")
+    free = reading.at(f"{_PET}.freeze_exclude") or []
+    wanted = adapters.EXCLUDED[reading.family]
+    whole = isinstance(free, list) and all(pattern in free for pattern in wanted)
+    if free and not whole:
+        reading.note("trap", f"{_PET}.freeze_exclude", "read_excluded", found=shown(free))
+    else:
+        reading.take("lora.train_embeddings", whole, f"{_PET}.freeze_exclude")
+        if whole:
+            reading.note("trap", f"{_PET}.freeze_exclude", "read_embeddings")
+    dropout = reading.checked(f"{_PET}.lora_dropout", number, 0.01)
+    if dropout:
+        reading.note("none", f"{_PET}.lora_dropout", "read_dropout", dropout=f"{dropout:g}")
+
+
+def _records(reading: Reading) -> None:
+    """What follows from how mindformers makes its records: one conversation a row, cut, none held out."""
+    qwen1 = reading.family == "qwen1"
+    for ours, own in (("pack", False), ("too_long", "cut"), ("heldout", 0.0)):
+        reading.values[f"data.{ours}"] = own
+    reading.values["data.policy"] = "qwen" if qwen1 else "assistant"
+    reading.note("changed", "train_dataset", "read_records_qwen1" if qwen1 else "read_records_new")

@@ -1,0 +1,29 @@
+"""What is told beside a file: what the other side cannot express, and the traps on it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from tengtune.ui import language
+
+
+@dataclass(frozen=True)
+class Note:
+    """`kind`: none (no counterpart), changed (expressed otherwise), trap. `name` is a text's name,
+    mindformers.<name>; `key` is the key it is about."""
+
+    kind: Literal["none", "changed", "trap"]
+    key: str
+    name: str
+    values: Mapping[str, object] = field(default_factory=dict)
+
+    @property
+    def code(self) -> str:
+        return f"mindformers.{self.name}"
+
+    @property
+    def text(self) -> str:
+        """In the language in force."""
+        return language.say(self.code, **self.values)
