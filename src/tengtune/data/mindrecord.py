@@ -33,6 +33,8 @@ INDEX = ".db"
 HEAD = 64
 VERSION = "3.0"
 _INTEGERS = ("int32", "int64")
+_SIZES = np.array([1, 2, 4, 8], np.int64)
+_SHIFTS = np.array([6, 4, 2, 0], np.uint8)
 _ROWS = "SELECT ROW_ID, PAGE_ID_BLOB, PAGE_OFFSET_BLOB, PAGE_OFFSET_BLOB_END FROM INDEXES ORDER BY ROW_ID"
 
 
@@ -220,17 +222,20 @@ def _integers(raw: bytes) -> Int64:
     begin = 4 + (count + 3) // 4
     if len(raw) < begin + count:
         raise ValueError
-    bits = np.unpackbits(np.frombuffer(raw, np.uint8, begin - 4, 4))[: 2 * count].astype(np.int64)
-    kinds = 2 * bits[::2] + bits[1::2]
-    ends = np.cumsum(1 << kinds)
-    data = np.frombuffer(raw, np.uint8, -1, begin)
-    if len(data) != (ends[-1] if count else 0):
+    bitmap = np.frombuffer(raw, np.uint8, begin - 4, 4)
+    if not bitmap.any() and len(raw) == begin + count:  # a byte each: masks, and labels where none is set
+        return np.frombuffer(raw, np.int8, count, begin).astype(np.int64)
+    kinds = (bitmap[:, None] >> _SHIFTS & 3).reshape(-1)[:count]
+    ends = np.cumsum(_SIZES[kinds])
+    if len(raw) - begin != (ends[-1] if count else 0):
         raise ValueError
     values = np.empty(count, np.int64)
     for kind, dtype in enumerate(("<i1", "<i2", "<i4", "<i8")):
-        chosen = kinds == kind
-        places: npt.NDArray[np.int64] = ends[chosen][:, None] - (1 << kind) + np.arange(1 << kind)
-        values[chosen] = data[places].view(dtype)[:, 0]
+        chosen = np.flatnonzero(kinds == kind)
+        if len(chosen):  # picked out of the numbers that begin at each byte
+            size = 1 << kind
+            everywhere: npt.NDArray[Any] = np.ndarray((len(raw) - begin - size + 1,), dtype, raw, begin, (1,))
+            values[chosen] = everywhere[ends[chosen] - size]
     return values
 
 
