@@ -376,14 +376,19 @@ def test_a_file_under_a_name_of_ours_is_left_alone(run: Path, name: str) -> None
     assert metrics_of(run) == []
 
 
-def test_a_pipe_in_place_of_the_metrics_is_not_waited_for(run: Path) -> None:
+def test_metrics_that_are_a_pipe_or_damaged_are_told(run: Path) -> None:
     sound(train(run, disturbance=DIE_AT.format(step=4, signal="SIGKILL")), -9)
     path = run.parent / "runs/run/metrics.jsonl"
+    before = path.read_bytes()
     path.unlink()
     os.mkfifo(path)
     screen = sound(train(run), 2)
     assert "This is no plain file" in screen
     assert str(path) in screen
+    path.unlink()
+    path.write_bytes(before + b'{"step": 1, "event": "\\ud800"}\n{"step": 1, "loss": 1' + b"0" * 400 + b"}\n")
+    assert "metrics.jsonl: 2 lines were damaged and left out" in sound(train(run))
+    assert [record["step"] for record in metrics(run, "loss")] == list(range(1, STEPS + 1))
 
 
 def test_a_disk_that_fills_up_and_is_freed(run: Path, undisturbed: Path, small_disk: Path | None) -> None:

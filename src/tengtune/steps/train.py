@@ -102,6 +102,8 @@ def train(recipe: Recipe, console: Console, anew: bool) -> Result:
         with closing(Metrics(_metrics_file(recipe, ranks), state.step)) as metrics:
             if found:
                 metrics.event(state.step, "resumed", saved=found.about["saved"])
+                if metrics.damaged:
+                    console.warn("train.metrics_damaged", file="metrics.jsonl", count=metrics.damaged)
             writes = ranks.rank == 0
             told = {**about, "ranks": ranks.world}
             saver = Saver(shelf, same, told, recipe.train.keep, nbytes, step, metrics.sync, writes)

@@ -33,12 +33,15 @@ class Metrics:
     """Appends records to `metrics.jsonl`, each at once, so that a killed run keeps what it logged.
 
     A run that goes on after step `step` first cuts the figures of later steps, which it will make again.
-    Events stay: they did happen. With `step` 0 the file starts empty.
+    Events stay: they did happen. With `step` 0 the file starts empty. damaged: lines of it that were no
+    records, and are gone.
     """
 
     def __init__(self, path: Path, step: int = 0) -> None:
         self._path = path
-        kept = [r for r in read(path) if r["step"] <= step or "event" in r] if step and path.exists() else []
+        found = list(objects(path, is_record)) if step and path.exists() else []
+        kept = [r for r in found if r is not None and (r["step"] <= step or "event" in r)]
+        self.damaged = found.count(None)
         self.events = Counter(str(record["event"]) for record in kept if "event" in record)
         files.write_text(path, "".join(_line(record) for record in kept))
         self._stream = open(path, "ab", buffering=0)  # noqa: SIM115 (closed by close())
