@@ -188,6 +188,7 @@ def test_a_file_of_another_store_is_noticed(tmp_path: Path, name: str) -> None:
     [
         ("{}", "data.store_broken"),
         ("[]", "data.store_broken"),
+        ("[" * 100_000, "data.store_broken"),
         ('{"format": "something else", "version": 1}', "data.store_foreign"),
         ('{"format": "tengtune store", "version": 99}', "data.store_foreign"),
         ('{"format": "tengtune store", "version": 1}', "data.store_broken"),

@@ -81,14 +81,16 @@ def write_store(folder: Path, documents: Documents, plan: Plan, about: About) ->
 def open_store(folder: Path) -> Store:
     """Open a store; Problem when the folder is none, is damaged, or comes from another version."""
     path = folder / "store.json"
-    with os_errors(path):
-        raw = path.read_bytes()
+    with os_errors(path), files.open_plain(path) as stream:
+        raw = stream.read()
     try:
         about = json.loads(raw)
         if about["format"] != "tengtune store" or about["version"] != VERSION:
             raise Problem("data.store_foreign", where=path, version=VERSION)
         store = Store(folder, about)
-    except (ValueError, KeyError, TypeError, EOFError, OSError, IndexError) as error:
+    except (
+        ValueError, KeyError, TypeError, EOFError, OSError, IndexError, RecursionError, OverflowError,
+    ) as error:  # fmt: skip
         reason = f"{type(error).__name__}: {error}"
         raise Problem("data.store_broken", where=folder, reason=reason) from error
     return store
