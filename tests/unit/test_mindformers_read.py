@@ -155,6 +155,14 @@ def test_an_adapter_beyond_ours_is_told(name: str, key: str, value: Any, tmp_pat
     assert recipe.lora.targets == SEVEN
 
 
+def test_their_records_are_the_data_where_their_place_is_plain(tmp_path: Path) -> None:
+    at = "train_dataset__data_loader__dataset_dir"
+    recipe, _ = imported(changed(tmp_path, **{at: "/data/x.mindrecord"}), tmp_path)
+    assert recipe.data.files == ["/data/x.mindrecord"]
+    recipe, _ = imported(changed(tmp_path, **{at: "./x.mindrecord"}), tmp_path)
+    assert recipe.data.files == [compose.DATA]
+
+
 def test_accumulation_makes_the_global_batch(tmp_path: Path) -> None:
     paths = {"runner_config__gradient_accumulation_steps": 4, "runner_config__batch_size": 2}
     recipe, _ = imported(changed(tmp_path, **paths), tmp_path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import subprocess
 from functools import reduce
 from pathlib import Path
@@ -294,11 +295,9 @@ def test_a_number_of_steps_only_where_something_stops_at_it(models: Path) -> Non
 @pytest.mark.parametrize(
     ("name", "groups"),
     [
-        ("lose_labels_qwen1", {}),
+        ("trap_labels_qwen1", {}),
         ("lose_pack", {}),
-        ("lose_too_long", {"data": {"files": "a", "too_long": "split"}}),
         ("lose_weights", {"data": {"files": "a", "weights": {"a": 2.0}}}),
-        ("lose_system", {"data": {"files": "a", "system": "x"}}),
         ("lose_epochs", {"train": {"epochs": 0.5}}),
         ("lose_scores", {"train": {"eval_every": 5}}),
         ("lose_embeddings", {}),
@@ -407,6 +406,34 @@ def test_the_commands_are_bash(cards: str, family: str, form: Any, method: str, 
     first = script.partition("--predict_data ")[2].partition("\npython")[0]
     echo = subprocess.run(["bash", "-c", f"printf %s {first}"], capture_output=True, text=True, check=True)
     assert 'user\nWhat\'s "$HOME"? \\ `id`\nsecond line<|im_end|>' in echo.stdout
+
+
+def test_the_records_are_made_as_the_run_file_says(models: Path) -> None:
+    data = {
+        "files": ["a b.json", "c.csv"],
+        "policy": "qwen",
+        "seq_len": 99,
+        "too_long": "drop",
+        "system": "It's me",
+        "map": {"instruction": "问"},
+        "format": "alpaca",
+    }
+    script = commands.script(job(models, "qwen1", data=data))
+    line = script.partition("tengtune data convert")[2].partition("\n#")[0]
+    words = shlex.split(line.replace("\\\n", " "), posix=True)
+    assert words[:2] == [str(models / "a b.json"), str(models / "c.csv")]
+    asked = dict(zip(words[2::2], words[3::2], strict=True))
+    assert asked == {
+        "--model": str(models / "qwen1"),
+        "--seq-len": "99",
+        "--policy": "qwen",
+        "--too-long": "drop",
+        "--map": "instruction=问",
+        "--format": "alpaca",
+        "--system": "It's me",
+        "--to": "mindrecord",
+        "--out": "$HERE/data.mindrecord",
+    }
 
 
 def test_each_machine_has_its_own_ranks(models: Path) -> None:

@@ -40,7 +40,7 @@ def command(file: Path, model: Path | None, data: Path | None, out: Path, quiet:
     notes = reading.notes + (compose.compare(reading, model) if model else [])
     if data:
         check_data(data)
-    if not (model and data):
+    if not model or not (data or "data.files" in reading.values):
         notes.append(Note("changed", "model, data", "read_placeholders"))
     names = [written(path, out.parent) if path else None for path in (model, data)]
     text = compose.run_file(reading, notes, *names)

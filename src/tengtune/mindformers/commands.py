@@ -74,22 +74,22 @@ def _table(work: Job) -> Iterator[str]:
 
 
 def _data(work: Job) -> Iterator[str]:
-    recipe, qwen1 = work.recipe, work.spec.family == "qwen1"
-    name, kind = ("data.json", "conversation") if qwen1 else ("data.jsonl", "messages")
-    files = [shlex.quote(str(recipe.resolve(file))) for file in recipe.data.files]
-    own = [f"--map {shlex.quote(f'{ours}={theirs}')}" for ours, theirs in recipe.data.map.items()]
-    asked = [] if recipe.data.format == "auto" else [f"--format {recipe.data.format}"]
-    words = [f"tengtune data convert {' '.join(files)}", *asked, *own, f"--to {kind} --out {_here(name)}"]
-    yield _called(words)
-    where = _here(WEIGHTS)
-    if qwen1:
-        tool, ids = "research/qwen/qwen_preprocess.py", [f"--model_file {where}/qwen.tiktoken"]
-    else:
-        tool = "research/qwen2/qwen2_preprocess.py"
-        ids = ["--dataset_type qa", f"--vocab_file {where}/vocab.json", f"--merges_file {where}/merges.txt"]
-        yield 'export PYTHONPATH="$MF/research/qwen2:$PYTHONPATH"'
-    length = [f"--seq_length {recipe.data.seq_len}", f"--output_file {_here(RECORDS)}"]
-    yield _called([f'python "$MF"/{tool}', f"--input_glob {_here(name)}", *ids, *length])
+    """Our own records: they hold the run file's policy and system text, and are int32 in any release."""
+    data, qwen1 = work.recipe.data, work.spec.family == "qwen1"
+    files = " ".join(shlex.quote(str(work.recipe.resolve(file))) for file in data.files)
+    given = [f"--map {shlex.quote(f'{ours}={theirs}')}" for ours, theirs in data.map.items()]
+    if data.format != "auto":
+        given.append(f"--format {data.format}")
+    if data.system is not None:
+        given.append(f"--system {shlex.quote(data.system)}")
+    if not qwen1:
+        given.append("--columns target_ids")
+    form = f"--seq-len {data.seq_len} --policy {data.policy} --too-long {data.too_long}"
+    model = shlex.quote(str(work.recipe.model_folder))
+    target = f"--to mindrecord --out {_here(RECORDS)}"
+    yield _called([f"tengtune data convert {files}", f"--model {model}", form, *given, target])
+    script = "qwen_preprocess.py" if qwen1 else "qwen2_preprocess.py"
+    yield f"# {say('mindformers.their_records', converter='alpaca_converter.py', preprocess=script)}"
 
 
 def _weights(work: Job) -> Iterator[str]:
@@ -164,7 +164,7 @@ def _merge(work: Job) -> Iterator[str]:
     else:
         alpha = plain(recipe.lora.alpha)
         yield f"tengtune convert {whole} {_here('base')} --to hf --part model --config {model}"
-        adapter = f"--part adapter --lora-alpha {alpha} --config {model}"
+        adapter = f"--part adapter --lora-alpha {alpha}"
         yield f"tengtune convert {whole} {_here('adapter')} --to hf {adapter}"
         yield f"tengtune merge --base {_here('base')} --adapter {_here('adapter')} --out {tuned}"
         scaling = f"{recipe.lora.alpha / recipe.lora.rank:.12g}"

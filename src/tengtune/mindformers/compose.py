@@ -39,7 +39,9 @@ def compare(reading: Reading, folder: Path) -> list[Note]:
 
 def run_file(reading: Reading, notes: list[Note], model: str | None, data: str | None) -> str:
     """The text: what is told as a comment, then the keys in our order."""
-    values = {"model.path": model or MODEL, "data.files": [data or DATA], **reading.values}
+    values = {"data.files": [DATA], **reading.values, "model.path": model or MODEL}
+    if data:
+        values["data.files"] = [data]
     tree: dict[str, Any] = {}
     for key in recipes.keys():  # noqa: SIM118
         if values.get(key) is not None:

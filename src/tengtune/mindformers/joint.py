@@ -178,5 +178,8 @@ def _records(reading: Reading) -> None:
     qwen1 = reading.family == "qwen1"
     for ours, own in (("pack", False), ("too_long", "cut"), ("heldout", 0.0)):
         reading.values[f"data.{ours}"] = own
+    place = reading.checked("train_dataset.data_loader.dataset_dir", _word, "")
+    if place.startswith("/"):  # a relative one starts from where mindformers was called
+        reading.take("data.files", [place], "train_dataset.data_loader.dataset_dir")
     reading.values["data.policy"] = "qwen" if qwen1 else "assistant"
     reading.note("changed", "train_dataset", "read_records_qwen1" if qwen1 else "read_records_new")

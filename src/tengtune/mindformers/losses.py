@@ -18,19 +18,15 @@ def notes(work: Job) -> list[Note]:
 def _data(work: Job) -> Iterator[Note]:
     data, qwen1 = work.recipe.data, work.spec.family == "qwen1"
     if not qwen1:
-        yield Note("none", "data.policy", "lose_labels_new")
+        yield Note("trap", "data.policy", "trap_labels_new")
     elif data.policy == "assistant":
-        yield Note("none", "data.policy", "lose_labels_qwen1")
+        yield Note("trap", "data.policy", "trap_labels_qwen1")
     if data.pack:
         yield Note("none", "data.pack", "lose_pack")
-    if data.too_long != "cut":
-        yield Note("none", "data.too_long", "lose_too_long", {"value": data.too_long})
     if data.heldout:
         yield Note("none", "data.heldout", "lose_heldout", {"share": f"{data.heldout:g}"})
     if data.weights:
         yield Note("none", "data.weights", "lose_weights")
-    if data.system is not None:
-        yield Note("none", "data.system", "lose_system")
 
 
 def _train(work: Job) -> Iterator[Note]:
