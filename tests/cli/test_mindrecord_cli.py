@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from tests.cli.test_data_cli import events, tengtune
 from tests.fault_lab import KILLED_ANYWHERE, python
+from tests.fault_lab import small_disk as small_disk
 from tests.tiny import ENDOFTEXT
 from tests.training_lab import project
 
@@ -290,3 +291,16 @@ def test_a_killed_write_leaves_the_old_or_nothing_that_can_be_read(tmp_path: Pat
         "['x.mindrecord0', 'x.mindrecord0.db', 'x.mindrecord1', 'x.mindrecord1.db']",
         "['x.mindrecord', 'x.mindrecord.db']",
     ]
+
+
+def test_a_full_disk(folder: Path, capsys: pytest.CaptureFixture[str], small_disk: Path | None) -> None:
+    if small_disk is None:
+        pytest.skip("no disk can be mounted here")
+    records = [{"instruction": f"{n} " + "x " * 40, "output": "y " * 40} for n in range(4000)]
+    (folder / "large.json").write_text(json.dumps(records))
+    options = ("--model", "model", "--to", "mindrecord", "--out", str(small_disk / "x.mindrecord"))
+    status, out, err = tengtune(capsys, "data", "convert", "large.json", *options)
+    assert (status, out) == (4, "")
+    assert "mindrecord.failed" in err
+    assert "No free disk" in err
+    assert not list(small_disk.iterdir())

@@ -195,7 +195,10 @@ def test_a_file_whose_end_was_lost_and_filled_with_zeros(tmp_path: Path) -> None
         "UPDATE INDEXES SET PAGE_OFFSET_BLOB = PAGE_OFFSET_BLOB + 1 WHERE ROW_ID = 3",
         "UPDATE INDEXES SET PAGE_OFFSET_BLOB = -100000000 WHERE ROW_ID = 3",
         "UPDATE INDEXES SET PAGE_OFFSET_BLOB_END = 1000000000000 WHERE ROW_ID = 3",
+        "UPDATE INDEXES SET PAGE_OFFSET_BLOB_END = PAGE_OFFSET_BLOB - 1 WHERE ROW_ID = 3",
+        "UPDATE INDEXES SET PAGE_ID_BLOB = 9223372036854775807 WHERE ROW_ID = 3",
         "UPDATE INDEXES SET PAGE_ID_BLOB = 'x' WHERE ROW_ID = 3",
+        "UPDATE INDEXES SET PAGE_ID_BLOB = 1.5 WHERE ROW_ID = 3",
     ],
 )
 def test_an_index_that_does_not_fit(tmp_path: Path, spoil: str) -> None:
@@ -223,6 +226,8 @@ def test_headers_that_are_none(tmp_path: Path) -> None:
     assert problem_of(run(path)).code == "mindrecord.broken"
     assert problem_of(run(compose(path, [GOOD], version="2.0"))).code == "mindrecord.version"
     assert problem_of(run(compose(path, [GOOD], shard_id=7))).code == "mindrecord.renamed"
+    for change in ({"header_size": -9}, {"header_size": 1e999}, {"page": "x"}):
+        assert problem_of(run(compose(path, [GOOD], **change))).code == "mindrecord.broken", change
 
 
 def test_a_flipped_byte_is_a_problem_or_another_number(tmp_path: Path) -> None:
@@ -278,3 +283,5 @@ def test_what_a_mindrecord_is_told_by(tmp_path: Path) -> None:
         assert not is_mindrecord(tmp_path / "other")
     assert not is_mindrecord(tmp_path / "nowhere")
     assert not is_mindrecord(tmp_path)
+    os.mkfifo(tmp_path / "pipe")
+    assert not is_mindrecord(tmp_path / "pipe")

@@ -43,6 +43,8 @@ def is_mindrecord(path: Path) -> bool:
     if _NAMED.search(path.name):
         return True
     try:
+        if not path.is_file():  # a pipe would wait for its writer
+            return False
         with open(path, "rb") as stream:
             return begins_mindrecord(stream.read(HEAD))
     except OSError:
@@ -129,19 +131,19 @@ class _Header:
             head = stream.read(8)
             length = int.from_bytes(head, "little")
             raw = stream.read(length) if length < LONGEST_HEADER else b""
-            size = stream.seek(0, 2)
+            self.size = stream.seek(0, 2)
         if not raw:
             raise broken(path, "mindrecord.no_header")
         try:
             self._read(json.loads(raw))
-        except (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError) as error:
             raise broken(path, "mindrecord.no_header") from error
         if self.version != VERSION:
             raise Problem("mindrecord.version", where=path, found=self.version, known=VERSION)
         if path.name != (self.names[self.number] if 0 <= self.number < len(self.names) else ""):
             raise _renamed(path, self.names[0] if len(self.names) == 1 else ", ".join(self.names))
-        if size < self.end:
-            raise broken(path, "mindrecord.cut_off", size=size, needed=self.end)
+        if self.size < self.end:
+            raise broken(path, "mindrecord.cut_off", size=self.size, needed=self.end)
 
     def _read(self, header: dict[str, Any]) -> None:
         self.version = str(header["version"])
@@ -190,9 +192,10 @@ class _Shard:
         with os_errors(self.path), open(self.path, "rb") as stream:
             for number, at, begin, end in self._ask(_ROWS):
                 try:
-                    if not 0 <= begin <= end <= page or at < 0:
+                    place = start + page * at + begin
+                    if not 0 <= place <= place + end - begin <= self.header.size:
                         raise ValueError
-                    stream.seek(start + page * at + begin)
+                    stream.seek(place)
                     found = self._columns(stream.read(end - begin), end - begin, columns)
                 except (ValueError, TypeError) as error:
                     raise broken(self.path, "mindrecord.bad_record", record=number) from error

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,6 +21,8 @@ from tengtune.ui.problems import FAILED_RUN, Problem, os_errors
 
 AT_ONCE = 500
 """Records handed to MindSpore in one call."""
+_REASON = re.compile(r"Dataset Pipeline Error Message: *\n-+\n(?:\[ERROR\] )?(.+)")
+"""What an error of MindSpore's says behind its heading."""
 
 
 def write(out: Path, rows: Iterable[tuple[Int32, Int32]], form: Form, shards: int = 1) -> int:
@@ -102,7 +105,9 @@ def _faults(out: Path) -> Iterator[None]:
     except OSError:
         raise
     except Exception as error:
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0][:300]
+        text = str(error).strip() or type(error).__name__
+        found = _REASON.search(text)
+        reason = (found[1] if found else text).splitlines()[0][:300]
         free = files.free_bytes(out.parent) // 10**6
         raise Problem(
             "mindrecord.failed", where=out, exit_code=FAILED_RUN, reason=reason, free=free
