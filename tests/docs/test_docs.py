@@ -32,6 +32,7 @@ PAIRS = [
     ("docs/en/download.md", "docs/zh/download.md"),
     ("docs/en/data.md", "docs/zh/data.md"),
     ("docs/en/weights.md", "docs/zh/weights.md"),
+    ("docs/en/mindformers.md", "docs/zh/mindformers.md"),
     ("docs/en/training.md", "docs/zh/training.md"),
     ("docs/en/evaluation.md", "docs/zh/evaluation.md"),
     ("docs/en/predict.md", "docs/zh/predict.md"),
