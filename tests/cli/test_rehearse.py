@@ -71,10 +71,10 @@ def test_every_stage_is_done_and_the_run_itself_is_untouched(method: str, ranks:
 
 
 @pytest.mark.slow
-def test_mindspore_rehearses_what_it_can(tmp_path: Path) -> None:
+def test_mindspore_rehearses_all_of_it(tmp_path: Path) -> None:
     code, said = rehearse(project(tmp_path), "-s", "backend=mindspore", "--json")
     assert code == 0, said
-    assert list(stages(said)) == ["twin", "data", "train", "resume", "merge", "report"]
+    assert list(stages(said)) == ["twin", "data", "train", "resume", "merge", "predict", "report"]
 
 
 def spoil(folder: Path, fault: str) -> tuple[str, ...]:

@@ -160,12 +160,3 @@ def test_a_file_in_place_of_the_run_folder_itself(place: Path) -> None:
     (place / "runs").mkdir()
     (place / "runs" / "run").write_text("not a folder")
     refused(place, "engine.dir_no_folder")
-
-
-@pytest.mark.slow
-def test_a_whole_run_on_mindspore_says_that_it_does_not_answer(place: Path) -> None:
-    done = tengtune("run", "-s", "backend=mindspore", cwd=place)
-    assert done.returncode == 0, done.stderr
-    assert "MindSpore back end does not answer yet" in done.stderr
-    assert (place / "runs" / "run" / "merged" / "model.safetensors").exists()
-    assert json.loads((place / "runs" / "run" / "predict.json").read_text())["figures"] == {"questions": 0}

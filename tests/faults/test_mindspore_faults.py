@@ -9,6 +9,8 @@ from tests.mindspore_lab import as_shards, build, copy_of_state
 from tests.tiny import tiny_config, tiny_weights
 from tests.torch_lab import make_recipe
 
+from tengtune.backends.base import Asked
+from tengtune.backends.mindspore import generate
 from tengtune.backends.mindspore.step import MindSporeBackend
 from tengtune.models.spec import from_config
 from tengtune.ui.problems import Problem
@@ -20,13 +22,6 @@ NAME = "model.layers.1.mlp.up_proj.lora_B.weight"
 @pytest.fixture(scope="module")
 def backend() -> MindSporeBackend:
     return build(SPEC, tiny_weights(SPEC), make_recipe())
-
-
-def test_answering_is_not_there(backend: MindSporeBackend) -> None:
-    with pytest.raises(Problem, match=r"capability\.generation"):
-        backend.generate([1, 2], 4, [0])
-    with pytest.raises(Problem, match=r"capability\.generation"):
-        backend.generate_many([], [0])
 
 
 def test_a_model_for_answering_trains_nothing() -> None:
@@ -65,3 +60,12 @@ def test_out_of_memory(backend: MindSporeBackend) -> None:
     with pytest.raises(Problem, match=r"device\.out_of_memory") as caught:
         backend.eval_step(batch)
     assert caught.value.exit_code == 4
+
+
+def test_out_of_memory_while_it_answers(backend: MindSporeBackend, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cache of terabytes."""
+    monkeypatch.setattr(generate, "CAPACITY", 1 << 40)
+    with pytest.raises(Problem, match=r"device\.out_of_memory"):
+        next(backend.generate([1, 2], 4, ()))
+    with pytest.raises(Problem, match=r"device\.out_of_memory"):
+        next(backend.generate_many([Asked([1, 2], 4, lambda token: True)], ()))

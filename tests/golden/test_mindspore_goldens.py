@@ -79,6 +79,11 @@ def test_packed_probabilities(golden: Golden) -> None:
     np.testing.assert_allclose(found, log_sum[places] - logits[places, labels], **golden.tolerance["logits"])
 
 
+def test_greedy_ids(golden: Golden) -> None:
+    for ids in golden.eval["greedy_16_from_20"].tolist():
+        assert list(golden.backend.generate(ids[:20], 16, ())) == ids[20:]
+
+
 def test_loss_and_every_gradient(golden: Golden) -> None:
     pairs = zip(golden.inputs["batch_ids"], golden.inputs["batch_labels"], strict=True)
     batch = make_batch([[Document(ids, labels != -100)] for ids, labels in pairs], 40)

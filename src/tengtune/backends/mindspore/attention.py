@@ -1,6 +1,6 @@
 """Attention inside documents, and rotary positions, as graph functions of plain operators.
 
-Legend: B rows, S tokens per row, H query heads, G key-value heads, D head size.
+Legend: B rows, S tokens per row, L keys per row, H query heads, G key-value heads, D head size.
 """
 
 from __future__ import annotations
@@ -20,14 +20,20 @@ _product, _product_of_transposed = ops.BatchMatMul(), ops.BatchMatMul(transpose_
 def attention(q: Tensor, k: Tensor, v: Tensor, segment: Tensor) -> Tensor:
     """Causal attention that never leaves a document: q [B,S,H,D], k and v [B,S,G,D], segment [B,S]
     -> [B,S,H*D]. Padding (segment 0) sees padding only, so that no row of scores is empty."""
+    q = q * (1.0 / math.sqrt(q.shape[-1]))
+    return attend(q, k.transpose(0, 2, 1, 3), v.transpose(0, 2, 1, 3), _mask(segment))
+
+
+def attend(q: Tensor, k: Tensor, v: Tensor, bias: Tensor) -> Tensor:
+    """Attention of scaled queries [B,S,H,D] over keys and values [B,G,L,D]; bias [B,1,1,S,L] is added to the
+    scores -> [B,S,H*D]."""
     rows, length, heads, size = q.shape
-    groups = k.shape[2]
+    groups = k.shape[1]
     # The H/G queries that share a key head stand one below the other: keys are never repeated.
     shared = (rows, groups, heads // groups * length, -1)
-    q = (q * (1.0 / math.sqrt(size))).transpose(0, 2, 1, 3).reshape(shared)
-    scores = _product_of_transposed(q, k.transpose(0, 2, 1, 3))
-    scores = scores.reshape((rows, groups, heads // groups, length, length)) + _mask(segment)
-    mixed = _product(ops.softmax(scores, -1).reshape(shared), v.transpose(0, 2, 1, 3))
+    scores = _product_of_transposed(q.transpose(0, 2, 1, 3).reshape(shared), k)
+    scores = scores.reshape((rows, groups, heads // groups, length, -1)) + bias
+    mixed = _product(ops.softmax(scores, -1).reshape(shared), v)
     return mixed.reshape((rows, heads, length, size)).transpose(0, 2, 1, 3).reshape((rows, length, -1))
 
 

@@ -1,0 +1,100 @@
+"""run, predict, chat and evaluate on the MindSpore back end, as commands; PyTorch answers the same."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.tiny import tiny_model, tiny_tokenizer
+
+pytestmark = pytest.mark.slow
+
+RUN = """
+model: model
+backend: mindspore
+data: {files: a.json, seq_len: 64, heldout: 0.2}
+train: {max_steps: 3, global_batch: 2, lr: 0.01}
+output: {max_new_tokens: 8}
+"""
+
+
+def tengtune(place: Path, *arguments: str, typed: str = "") -> str:
+    """What the command prints."""
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "TENGTUNE_LANG": "en"}
+    done = subprocess.run(
+        [sys.executable, "-m", "tengtune", *arguments],
+        cwd=place, env=environment, input=typed, capture_output=True, text=True, timeout=170, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that is done."""
+    folder = tmp_path_factory.mktemp("run")
+    tiny_tokenizer(tiny_model(folder / "model"))
+    records = [{"instruction": f"question {n}?", "output": f"answer number {n}."} for n in range(20)]
+    (folder / "a.json").write_text(json.dumps(records))
+    (folder / "run.yaml").write_text(RUN)
+    tengtune(folder, "run")
+    return folder
+
+
+def record(place: Path, step: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((place / "runs" / "run" / f"{step}.json").read_text())["figures"]
+    return found
+
+
+def test_a_run_ends_with_answers_and_marks(place: Path) -> None:
+    samples = (place / "runs" / "run" / "samples.jsonl").read_text("utf-8").splitlines()
+    assert record(place, "predict")["questions"] == len(samples) == 3
+    assert all(set(json.loads(line)) == {"prompt", "before", "after"} for line in samples)
+    evaluated = record(place, "evaluate")
+    assert evaluated["answers"] is True
+    assert evaluated["general"]["questions"] == 20
+
+
+def test_predict_answers_as_on_pytorch(place: Path) -> None:
+    asked = (
+        "predict",
+        "run.yaml",
+        "--prompt",
+        "question 3?",
+        "--prompt",
+        "What is new?",
+        "--temperature",
+        "0",
+    )
+    ours = tengtune(place, *asked)
+    assert ours.strip()
+    assert ours == tengtune(place, *asked, "-s", "backend=torch")
+
+
+def test_chat_answers_as_on_pytorch(place: Path) -> None:
+    drawn = ("chat", "run.yaml", "--temperature", "0.8", "--top-p", "0.9", "--seed", "3")
+    typed = "question 3?\nand then?\n/quit\n"
+    ours = tengtune(place, *drawn, typed=typed)
+    assert ours.strip()
+    assert ours == tengtune(place, *drawn, "-s", "backend=torch", typed=typed)
+
+
+def test_evaluate_answers_a_file_of_questions(place: Path) -> None:
+    questions = [
+        {"question": "What is new?", "answer": "answer number 3."},
+        {"question": "a?", "answer": "b"},
+    ]
+    (place / "q.jsonl").write_text("".join(json.dumps(each) + "\n" for each in questions))
+    asked = ("evaluate", "run.yaml", "--file", "q.jsonl", "--json")
+    ours, torchs = (
+        json.loads(tengtune(place, *asked, *options).splitlines()[-1])["sets"][0]
+        for options in ((), ("-s", "backend=torch"))
+    )
+    assert ours["loss"] == pytest.approx(torchs["loss"], rel=1e-4)
+    assert {**ours, "loss": 0} == {**torchs, "loss": 0}
+    assert ours["counts"] == {"contains": 2, "exact": 2}
