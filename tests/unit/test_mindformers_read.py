@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 import yaml
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
 
 from tengtune.mindformers import compose
 from tengtune.mindformers.read import read
@@ -153,6 +155,63 @@ def test_an_adapter_beyond_ours_is_told(name: str, key: str, value: Any, tmp_pat
     recipe, reading = imported(changed(tmp_path, "run_qwen_7b_lora.yaml", **paths), tmp_path)
     assert name in names(reading)
     assert recipe.lora.targets == SEVEN
+
+
+def test_a_part_of_c_attn_becomes_all_of_it(tmp_path: Path) -> None:
+    paths = {"model__model_config__pet_config__target_modules": ".*wq|.*w2"}
+    recipe, reading = imported(changed(tmp_path, "run_qwen_7b_lora.yaml", **paths), tmp_path)
+    assert recipe.lora.targets == ["q_proj", "k_proj", "v_proj", "down_proj"]
+    assert "read_part" in names(reading)
+    paths = {"model__model_config__pet_config__target_modules": ".*w1|.*w3"}
+    recipe, reading = imported(changed(tmp_path, "run_qwen_7b_lora.yaml", **paths), tmp_path)
+    assert recipe.lora.targets == ["gate_proj", "up_proj"]
+    assert "read_part" not in names(reading)
+
+
+def test_names_of_a_strangers_file_are_printable(tmp_path: Path) -> None:
+    reading = read(changed(tmp_path, callbacks=[{"type": "Mine", "a\x1b[2J": 1}]))
+    shown = [each.theirs for each in reading.left() if each.theirs.startswith("callbacks")]
+    assert shown == ["callbacks.Mine.a?[2J", "callbacks.Mine.type"]
+
+
+LEAF = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-5, 2**40),
+    st.floats(allow_nan=False),
+    st.text("ab.*|[ 1", max_size=6),
+)
+VALUE = st.one_of(
+    LEAF, st.lists(LEAF, max_size=3), st.dictionaries(st.sampled_from(["type", "a"]), LEAF, max_size=2)
+)
+
+
+@settings(max_examples=100, phases=[Phase.explicit, Phase.reuse, Phase.generate])
+@given(data=st.data())
+def test_any_value_anywhere_is_read_or_is_a_problem(data: st.DataObject, tmp_path_factory: Any) -> None:
+    name = data.draw(st.sampled_from(["run_qwen_7b_lora.yaml", "finetune_qwen2_5_7b.yaml"]))
+    tree = yaml.load((FIXTURES / name).read_text(encoding="utf-8"), Loader=yaml.CSafeLoader)
+    holders: list[tuple[Any, Any]] = []
+
+    def collect(at: Any) -> None:
+        for key, inner in at.items() if isinstance(at, dict) else enumerate(at):
+            holders.append((at, key))
+            if isinstance(inner, (dict, list)):
+                collect(inner)
+
+    collect(tree)
+    for _ in range(data.draw(st.integers(1, 3))):
+        holder, key = data.draw(st.sampled_from(holders))
+        holder[key] = data.draw(VALUE)
+    file = tmp_path_factory.getbasetemp() / "any.yaml"
+    file.write_text(yaml.dump(tree, Dumper=yaml.CSafeDumper), encoding="utf-8")
+    try:
+        reading = read(file)
+    except Problem as problem:
+        assert all(problem.texts(language) for language in ("zh", "en"))
+        return
+    assert gathered(reading.left(), reading.taken)
+    assert "train:" in compose.run_file(reading, reading.notes, None, None)
 
 
 def test_their_records_are_the_data_where_their_place_is_plain(tmp_path: Path) -> None:

@@ -45,4 +45,16 @@ def targets(text: str, family: Family) -> list[str] | None:
         if own is None:
             return None
         found.append(own)
-    return [own for own in known.values() if own in found]
+    return in_order(found, family)
+
+
+def in_order(found: Iterable[str], family: Family) -> list[str]:
+    """Names of linears in the order of a block, each once."""
+    names = set(found)
+    return [own for own in cells(family).values() if own in names]
+
+
+def unshared(found: Iterable[str]) -> list[str]:
+    """Which of q, k, v lack: Qwen1's adapters have them together, with one A."""
+    names = set(found)
+    return [own for own in ("q_proj", "k_proj", "v_proj") if own not in names]

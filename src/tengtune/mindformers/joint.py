@@ -158,6 +158,9 @@ def _adapter(reading: Reading) -> None:
     if found is None:
         reading.note("trap", f"{_PET}.target_modules", "read_targets", found=shown(text))
     else:
+        if reading.family == "qwen1" and 0 < len(lacking := adapters.unshared(found)) < 3:
+            reading.note("trap", f"{_PET}.target_modules", "read_part", added=", ".join(lacking))
+            found = adapters.in_order([*found, *lacking], reading.family)
         reading.take("lora.targets", found, f"{_PET}.target_modules")
     free = reading.at(f"{_PET}.freeze_exclude") or []
     wanted = adapters.EXCLUDED[reading.family]

@@ -18,6 +18,7 @@ from tengtune.run_yaml import KeyPath
 
 Tree = dict[str, Any]
 _ABSENT = object()
+_LONGEST = 100
 
 
 @dataclass(frozen=True)
@@ -100,13 +101,20 @@ def leaves(tree: Any, path: str = "", at: KeyPath = ()) -> Iterator[tuple[str, K
     """Every value that is no object and no list of objects: its path, the way to it, and itself."""
     if isinstance(tree, dict) and tree:
         for key, inner in tree.items():
-            yield from leaves(inner, f"{path}.{key}" if path else str(key), (*at, key))
+            name = _printable(key)
+            yield from leaves(inner, f"{path}.{name}" if path else name, (*at, key))
     elif isinstance(tree, list) and tree and all(isinstance(item, dict) for item in tree):
         for number, item in enumerate(tree):
-            name = item.get("type") if isinstance(item.get("type"), str) else number
+            kind = item.get("type")
+            name = kind if isinstance(kind, str) else str(number)
             yield from leaves(item, f"{path}.{name}", (*at, number))
     else:
         yield path, at, tree
+
+
+def _printable(name: str) -> str:
+    """A name of a stranger's file as it is shown."""
+    return "".join(character if character.isprintable() else "?" for character in name[:_LONGEST])
 
 
 def longest(path: str, words: dict[str, str]) -> str | None:

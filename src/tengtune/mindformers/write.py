@@ -190,7 +190,7 @@ def _machine(work: Job) -> dict[str, Any]:
         "use_parallel": ranks > 1,
         "train_dataset.data_loader.dataset_dir": str(work.folder / RECORDS),
         "parallel_config.data_parallel": ranks,
-        "parallel.enable_parallel_optimizer": work.recipe.parallel.zero > 0,
+        "parallel.enable_parallel_optimizer": work.recipe.parallel.zero > 0 and ranks > 1,
         "context.max_device_memory": f"{work.hardware.memory}GB",
     }
 
