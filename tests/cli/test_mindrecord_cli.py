@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sqlite3
 from contextlib import closing
 from pathlib import Path
@@ -13,10 +14,13 @@ import pytest
 from tests.cli.test_data_cli import events, tengtune
 from tests.fault_lab import KILLED_ANYWHERE, python
 from tests.fault_lab import small_disk as small_disk
+from tests.golden.test_mindrecord_golden import qwen1_model
+from tests.mindrecord_lab import GOLDEN, unpack
 from tests.tiny import ENDOFTEXT
 from tests.training_lab import project
 
 from tengtune.data.mindrecord import MindRecord
+from tengtune.data.store import open_store
 
 ROWS = ("--to", "mindrecord", "--model", "model", "--seq-len", "60")
 IGNORED = -100
@@ -215,6 +219,40 @@ def test_check_and_convert_say_that_there_are_no_texts(
         code, _, err = tengtune(capsys, "data", *command, "x.mindrecord")
         assert code == 2
         assert "holds token ids, no texts" in err
+
+
+WITHOUT_MINDSPORE = """
+import sys
+from importlib import util
+known, sys.modules["mindspore"] = util.find_spec, None
+util.find_spec = lambda name, *rest: None if name == "mindspore" else known(name, *rest)
+from tengtune.cli.main import main
+main(sys.argv[1:])
+"""
+
+
+def test_without_mindspore_it_is_read_and_only_writing_is_refused(folder: Path) -> None:
+    unpack("qwen.mindrecord.tar.xz", folder)
+    shutil.rmtree(folder / "model")
+    qwen1_model(folder / "model")
+    (folder / "all.yaml").write_text(
+        "model: model\n"
+        "data: {files: qwen.mindrecord, weights: {qwen.mindrecord: 2}, seq_len: 65, heldout: 0}\n"
+    )
+    done = python(WITHOUT_MINDSPORE, "data", "all.yaml")
+    assert done.returncode == 0, done.stderr
+    assert "24 of 24 records kept" in done.stderr
+    store = open_store(folder / "runs" / "all" / "data" / "train")
+    with np.load(GOLDEN / "expected.npz") as expected:
+        labels = expected["labels"][:, 1:]  # no document's first token is a label
+        ids = expected["input_ids"]
+    assert store.trained_tokens == 2 * int((labels != IGNORED).sum())
+    shown = store.example(0)
+    assert shown.ids.tolist() == ids[0, : len(shown.ids)].tolist()
+    done = python(WITHOUT_MINDSPORE, "data", "convert", "data.json", *ROWS, "--out", "x.mindrecord")
+    assert done.returncode == 3
+    assert "mindrecord.no_mindspore" in done.stderr
+    assert not list(folder.glob("x.*"))
 
 
 KILLED = (
