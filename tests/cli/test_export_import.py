@@ -132,16 +132,15 @@ def test_settings_hold_for_an_export(run: Path) -> None:
     assert tree["lr_schedule"]["learning_rate"] == tree["optimizer"]["learning_rate"] == 2e-5
 
 
-@pytest.mark.parametrize("lang", ["en", "zh"])
-def test_an_import_tells_key_by_key(lang: str, run: Path) -> None:
+def test_an_import_tells_key_by_key(run: Path) -> None:
     code, out, err = tengtune(
-        run, "import", str(FIXTURES / "run_qwen_7b_lora.yaml"), "-o", "new.yaml", lang=lang
+        run, "import", str(FIXTURES / "run_qwen_7b_lora.yaml"), "-o", "new.yaml", lang="zh"
     )
     assert code == 0, err
     assert re.search(r"runner_config\.epochs +\S 5 +\S train\.epochs: 5", out)
     assert "context.*" in out
     assert "lora_dropout" in err
-    assert bool(re.search(r"[\u4e00-\u9fff]", err)) == (lang == "zh")
+    assert re.search(r"[\u4e00-\u9fff]", err)
     assert "lora_dropout" in (run / "new.yaml").read_text(encoding="utf-8")
 
 

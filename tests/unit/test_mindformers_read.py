@@ -186,7 +186,7 @@ VALUE = st.one_of(
 )
 
 
-@settings(max_examples=100, phases=[Phase.explicit, Phase.reuse, Phase.generate])
+@settings(max_examples=60, phases=[Phase.explicit, Phase.reuse, Phase.generate])
 @given(data=st.data())
 def test_any_value_anywhere_is_read_or_is_a_problem(data: st.DataObject, tmp_path_factory: Any) -> None:
     name = data.draw(st.sampled_from(["run_qwen_7b_lora.yaml", "finetune_qwen2_5_7b.yaml"]))
@@ -245,6 +245,7 @@ def test_accumulation_makes_the_global_batch(tmp_path: Path) -> None:
         ("other_model", "model__model_config__type", "GPT2Config"),
         ("other_model", "model__model_config__type", ["QwenConfig"]),
         ("other_model", "model__model_config__type", ...),
+        ("other_model", "moe_config", {"expert_num": 64}),
         ("not_theirs", "model__model_config", ...),
         ("not_theirs", "model__model_config", "QwenConfig"),
         ("lacking", "lr_schedule", ...),
@@ -256,6 +257,13 @@ def test_what_cannot_be_meant_is_a_problem(code: str, key: str, value: Any, tmp_
         read(changed(tmp_path, **{key: value}))
     assert caught.value.code == f"mindformers.{code}"
     assert str(tmp_path / "theirs.yaml") in str(caught.value.where)
+
+
+@pytest.mark.parametrize("value", [False, ...])
+def test_a_llama_is_no_qwen(value: Any, tmp_path: Path) -> None:
+    """Both are LlamaConfig; Qwen's q, k and v have biases."""
+    with pytest.raises(Problem, match="other_model"):
+        read(changed(tmp_path, "finetune_qwen2_5_7b.yaml", model__model_config__qkv_has_bias=value))
 
 
 def test_a_bad_value_is_shown_with_its_line(tmp_path: Path) -> None:

@@ -224,7 +224,7 @@ def of(recipe: Recipe, key: str) -> Any:
     return set(found) if isinstance(found, list) else found  # type: ignore[arg-type]
 
 
-@settings(max_examples=30, phases=[Phase.explicit, Phase.reuse, Phase.generate])
+@settings(max_examples=20, phases=[Phase.explicit, Phase.reuse, Phase.generate])
 @given(data=st.data())
 def test_there_and_back_the_run_is_the_same(data: st.DataObject, models: Path) -> None:
     """In what both can say."""

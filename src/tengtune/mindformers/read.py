@@ -9,6 +9,7 @@ from tengtune.mindformers import joint, table
 from tengtune.mindformers.codecs import CODECS
 from tengtune.mindformers.reading import Reading, shown
 from tengtune.mindformers.table import Tree
+from tengtune.models.spec import Family
 from tengtune.recipe_fault import place
 from tengtune.run_yaml import Lines, read_yaml
 from tengtune.ui.language import say
@@ -32,12 +33,14 @@ def read(path: Path) -> Reading:
         ours = isinstance(tree.get("model"), str) or "data" in tree
         raise Problem("mindformers.ours" if ours else "mindformers.not_theirs", where=path)
     _one_shape(tree, lines, path)
-    kind = model.get("type")
-    family = table.facts()["types"]["models"].get(kind) if isinstance(kind, str) else None
-    if family is None:
+    family = _family(model)
+    experts = table.value(tree, "moe_config.expert_num")
+    if family is None or experts not in (None, 1):
         known = ", ".join(table.facts()["types"]["models"])
+        found = ", ".join(f"{key} {shown(model.get(key))}" for key in ("type", "qkv_has_bias"))
+        found = found if family is None else f"expert_num {shown(experts)}"
         where = place(path, lines, ("model", "model_config", "type"))
-        raise Problem("mindformers.other_model", where=where, found=shown(kind), known=known)
+        raise Problem("mindformers.other_model", where=where, found=found, known=known)
     lacking = [key for key in table.facts()["needed"] if table.value(tree, key) is None]
     if lacking:
         raise Problem("mindformers.lacking", where=path, keys=", ".join(lacking))
@@ -45,6 +48,13 @@ def read(path: Path) -> Reading:
     _by_table(reading)
     joint.read(reading)
     return reading
+
+
+def _family(model: Tree) -> Family | None:
+    """Whose model it is. Llama's own has no biases at q, k and v."""
+    kind = model.get("type")
+    family: Family | None = table.facts()["types"]["models"].get(kind) if isinstance(kind, str) else None
+    return None if family == "qwen2" and model.get("qkv_has_bias") is not True else family
 
 
 def _yaml(path: Path) -> tuple[Tree, Lines]:
