@@ -47,6 +47,7 @@ DataFormat = Literal[
 ]
 
 CHANGEABLE = (
+    "backend",
     "train.micro_batch",
     "train.recompute",
     "train.log_every",

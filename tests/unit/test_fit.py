@@ -50,7 +50,7 @@ class Fake:
     """A back end that writes down what it is given; `finite` decides each step's fate, `losses` what it and
     each evaluation cost per label. Its one weight counts the good steps, so that going back shows."""
 
-    spec, device, ranks = SPEC, "cpu", Alone()
+    spec, device, ranks, sharded = SPEC, "cpu", Alone(), False
     place: str | None = "model.layers.1"
 
     def __init__(

@@ -105,26 +105,30 @@ class Backend(Protocol):
     """How many times longer a product takes in `dtype` than in float32 on this device."""
     ranks: Ranks
     """The processes that share the training, this one among them."""
+    sharded: bool
+    """Whether each rank holds a part of what is trained; else each holds all of it."""
 
     def train_step(
         self, micro_batches: Sequence[Batch], trained_tokens: int, lr: float, scale: float
     ) -> StepHandles:
         """One optimizer step over the micro batches.
 
-        The micro batches are this rank's share, possibly none. The loss is the sum over all labels of all
-        ranks divided by `trained_tokens`, their number; gradients are computed on loss x scale, summed over
-        the ranks and unscaled before clipping and AdamW. The figures are those of all ranks.
+        The micro batches are this rank's share, as many as any other's. The loss is the sum over all labels
+        of all ranks divided by `trained_tokens`, their number; gradients are computed on loss x scale, summed
+        over the ranks and unscaled before clipping and AdamW. The figures are those of all ranks.
         A step with a non-finite gradient leaves weights and optimizer untouched.
         """
         ...
 
     def eval_step(self, batch: Batch) -> SupportsFloat:
-        """Sum of cross entropy over the batch's labels, without gradients, on this rank alone."""
+        """Sum of cross entropy over the batch's labels, without gradients. Every rank calls it equally
+        often, each with a batch of its own, and gets the sum of that."""
         ...
 
     def first_overflow(self, batch: Batch) -> str | None:
         """The first part of the model whose output is not finite in a forward pass over `batch`, by its
-        canonical name (`model.layers.3.mlp.down_proj`, or the layer); None when all are finite."""
+        canonical name (`model.layers.3.mlp.down_proj`, or the layer); None when all are finite. Every rank
+        calls it equally often."""
         ...
 
     def named_shards(self) -> Iterator[Shard]:

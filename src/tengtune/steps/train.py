@@ -5,13 +5,14 @@ An interrupted run goes on from its newest whole checkpoint in `checkpoints/` an
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 from tengtune import capabilities, files
 from tengtune.backends import base
-from tengtune.backends.base import Backend
+from tengtune.backends.base import Array, Backend
 from tengtune.cluster import preflight
 from tengtune.cluster.launch import launch
 from tengtune.cluster.place import here
@@ -22,12 +23,12 @@ from tengtune.models.targets import find_targets
 from tengtune.recipe import CHANGEABLE, Recipe
 from tengtune.train import checkpoints, resume, schedule
 from tengtune.train.adaptation import settle
-from tengtune.train.checkpoints import Checkpoint, Shelf
+from tengtune.train.checkpoints import Checkpoint, Parameters, Shelf
 from tengtune.train.fit import Fit
 from tengtune.train.loss_scale import LossScale
 from tengtune.train.memory_advice import explained
 from tengtune.train.metrics import Metrics, course, read
-from tengtune.train.ranks import Ranks
+from tengtune.train.ranks import Alone, Ranks
 from tengtune.train.saver import Saver
 from tengtune.train.schedule import Schedule
 from tengtune.train.state import State
@@ -54,7 +55,7 @@ def settings(recipe: Recipe) -> dict[str, Any]:
     keys = {f"{group}.{key}": value for group, values in groups.items() for key, value in values.items()}
     kept = {key: keys[key] for key in keys if key not in CHANGEABLE and key != "model.path"}
     kept = {key: value for key, value in kept.items() if (key, value) not in NEWER.items()}
-    return {"backend": recipe.backend, "seed": recipe.seed, **kept}
+    return {"seed": recipe.seed, **kept}
 
 
 def check(recipe: Recipe) -> None:
@@ -93,7 +94,8 @@ def train(recipe: Recipe, console: Console, anew: bool) -> Result:
     with explained(recipe):
         backend = base.open_backend(recipe, recipe.model_folder)
         shards = [(s.kind, s.array.size, s.array.nbytes) for s in backend.named_shards()]
-        parameters, nbytes = sum(n for kind, n, _ in shards if kind == "param"), sum(b for *_, b in shards)
+        held = [sum(n for kind, n, _ in shards if kind == "param"), sum(b for *_, b in shards)]
+        parameters, nbytes = map(int, ranks.total(held))
         _announce(console, store, plan, backend, parameters)
         _check_space(recipe, shelf, nbytes)
         about = {"backend": base.choose(recipe), "device": backend.device, "dtype": backend.dtype}
@@ -104,12 +106,12 @@ def train(recipe: Recipe, console: Console, anew: bool) -> Result:
                 metrics.event(state.step, "resumed", saved=found.about["saved"])
                 if metrics.damaged:
                     console.warn("train.metrics_damaged", file="metrics.jsonl", count=metrics.damaged)
-            writes = ranks.rank == 0
+            writers = ranks if backend.sharded else Alone() if ranks.rank == 0 else None
             told = {**about, "ranks": ranks.world}
-            saver = Saver(shelf, same, told, recipe.train.keep, nbytes, step, metrics.sync, writes)
+            saver = Saver(shelf, same, told, recipe.train.keep, nbytes, step, metrics.sync, writers)
             figures = Fit(backend, store, plan, recipe, console, metrics, saver, state, heldout).run()
     chosen = _choose_weights(recipe, backend, shelf, state, console)
-    folder = _write(recipe, backend) if writes else ""
+    folder = _write(recipe, backend, shelf.path(chosen)) if ranks.rank == 0 else ""
     console.say(
         "train.done",
         course=_course(_metrics_file(recipe, ranks)),
@@ -267,9 +269,12 @@ def _number(loss: float | None) -> str:
     return "-" if loss is None else f"{loss:.4f}"
 
 
-def _write(recipe: Recipe, backend: Backend) -> str:
-    """Write what was trained; the name of the folder inside the run folder."""
-    tensors = {s.name: s.array for s in backend.named_shards() if s.kind == "param"}
+def _write(recipe: Recipe, backend: Backend, checkpoint: Path) -> str:
+    """Write what was trained, which stands in `checkpoint`, too; the name of the folder inside the run
+    folder."""
+    tensors: Mapping[str, Array] = {s.name: s.array for s in backend.named_shards() if s.kind == "param"}
+    if backend.sharded:  # no rank has all of it
+        tensors = Parameters(checkpoints.read(checkpoint))
     if recipe.train.method == "lora":
         write_lora(recipe.folder / "adapter", backend.spec, recipe.lora, tensors, recipe.model_folder)
         return "adapter"

@@ -12,6 +12,7 @@ written aside, flushed and renamed; what happened to it later shows in sizes and
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 import math
@@ -28,6 +29,7 @@ import numpy as np
 from tengtune import __version__, files, json_file
 from tengtune.backends.base import Array, Shard, ShardKind
 from tengtune.train import state as states
+from tengtune.train.ranks import Alone, Ranks
 from tengtune.train.state import State
 from tengtune.ui import language
 from tengtune.ui.problems import Problem, os_errors
@@ -52,15 +54,31 @@ class RankFile:
     ranges: dict[str, tuple[tuple[int, ...], int, int]]
 
 
-def write(folder: Path, shards: Shards, about: Mapping[str, Any]) -> None:
-    """Write the checkpoint of a run of one process; it is there whole or not at all.
+def write(folder: Path, shards: Shards, about: Mapping[str, Any], ranks: Ranks = Alone()) -> None:  # noqa: B008
+    """Write a checkpoint; it is there whole or not at all. Each of `ranks` calls it and writes its share.
 
     about: `state`, `same` and whatever else layout.json shall say. Problem when the system does not let us.
     """
-    with files.atomic_folder(folder) as partial_folder:
-        ranks = [write_rank(partial_folder, shards, rank=0, world=1)]
-        text = json.dumps(layout(ranks, about), ensure_ascii=False, indent=1, allow_nan=False)
-        files.write_text(partial_folder / LAYOUT, text + "\n")
+    if ranks.rank == 0:
+        with files.atomic_folder(folder) as partial_folder:
+            parts = _write_shares(partial_folder, shards, ranks)
+            text = json.dumps(layout(parts, about), ensure_ascii=False, indent=1, allow_nan=False)
+            files.write_text(partial_folder / LAYOUT, text + "\n")
+    else:
+        _write_shares(files.working_names(folder)[0], shards, ranks)
+    ranks.most(0)  # it has its name
+
+
+def _write_shares(folder: Path, shards: Shards, ranks: Ranks) -> list[RankFile]:
+    """Write this rank's share into the folder rank 0 has made; what every rank has written."""
+    ranks.most(0)  # it is there
+    mine = write_rank(folder, shards, ranks.rank, ranks.world)
+    return [_rank_file(json.loads(text)) for text in ranks.gather(json.dumps(dataclasses.asdict(mine)))]
+
+
+def _rank_file(values: dict[str, Any]) -> RankFile:
+    ranges = {key: (tuple(shape), *held) for key, (shape, *held) in values["ranges"].items()}
+    return RankFile(**{**values, "ranges": ranges})
 
 
 def write_rank(folder: Path, shards: Shards, rank: int, world: int) -> RankFile:
@@ -113,15 +131,42 @@ class Checkpoint:
 
     def shards(self) -> Iterator[Shard]:
         """Every tensor, whole, one at a time: mapped from the file where one rank held it all."""
-        for key, entry in self.about["tensors"].items():
+        for key in self.about["tensors"]:
             kind, _, name = key.partition("/")
-            parts = [(r["offset"], self._files[r["rank"]][key].reshape(-1)) for r in entry["ranges"]]
-            whole = parts[0][1]
-            if len(parts) > 1:
-                whole = np.empty(math.prod(entry["shape"]), whole.dtype)
-                for offset, part in parts:
-                    whole[offset : offset + part.size] = part
-            yield Shard(name, cast(ShardKind, kind), whole.reshape(entry["shape"]))
+            yield Shard(name, cast(ShardKind, kind), self.tensor(key))
+
+    def keys(self, kind: ShardKind) -> list[str]:
+        """The tensors of a kind, as "kind/name"."""
+        return [key for key in self.about["tensors"] if key.startswith(f"{kind}/")]
+
+    def tensor(self, key: str) -> Array:
+        """One tensor, whole, by "kind/name"."""
+        entry = self.about["tensors"][key]
+        parts = [(r["offset"], self._files[r["rank"]][key].reshape(-1)) for r in entry["ranges"]]
+        whole = parts[0][1]
+        if len(parts) > 1:
+            whole = np.empty(math.prod(entry["shape"]), whole.dtype)
+            for offset, part in parts:
+                whole[offset : offset + part.size] = part
+        array: Array = whole.reshape(entry["shape"])
+        return array
+
+
+class Parameters(Mapping[str, Array]):
+    """The trained tensors of a checkpoint by name, each joined when it is asked for."""
+
+    def __init__(self, checkpoint: Checkpoint) -> None:
+        self._checkpoint = checkpoint
+        self._names = [key.removeprefix("param/") for key in checkpoint.keys("param")]
+
+    def __getitem__(self, name: str) -> Array:
+        return self._checkpoint.tensor(f"param/{name}")
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
 
 
 def read(folder: Path) -> Checkpoint:

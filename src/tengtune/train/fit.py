@@ -76,6 +76,8 @@ class Fit:
         ):
             with StopRequest(self.console) as self._stop:
                 self._steps()
+                if self.backend.sharded and self.saver.newest != state.step:
+                    self.saver.save(state, self.backend.named_shards)  # what was trained is taken from it
                 self.saver.wait()
             # One that came after the last step, while its checkpoint was written, has stopped nothing yet;
             # from here on a signal ends the process by itself.
@@ -97,13 +99,11 @@ class Fit:
             self._log()
 
     def _batches(self, number: int) -> list[Batch]:
-        """This rank's micro batches of step `number`, counted from 0."""
-        rows = self.schedule.step_rows(number)[self._ranks.rank :: self._ranks.world]
-        size = self.recipe.train.micro_batch
-        return [
-            fill_rows(self.store.batch(rows[i : i + size].tolist()), size)  # one shape for all batches
-            for i in range(0, len(rows), size)
-        ]
+        """This rank's micro batches of step `number`, counted from 0; of one shape, and as many as any other
+        rank has, if need be with rows of padding only."""
+        rows, world, size = self.schedule.step_rows(number), self._ranks.world, self.recipe.train.micro_batch
+        mine, most = rows[self._ranks.rank :: world], -(-len(rows) // world)
+        return [fill_rows(self.store.batch(mine[i : i + size].tolist()), size) for i in range(0, most, size)]
 
     def _step(self) -> None:
         number = self.state.step
@@ -170,7 +170,8 @@ class Fit:
 
     def _overflow(self, step: int) -> Problem:
         """What to tell when no loss scale helps: where in the model step `step` leaves float16's range."""
-        places = (self.backend.first_overflow(batch) for batch in self._batches(step - 1))
+        # All batches, though the first may tell: the ranks may need each other for each.
+        places = [self.backend.first_overflow(batch) for batch in self._batches(step - 1)]
         place = next((place for place in places if place), None)  # on this rank's rows
         self.metrics.event(step, "stopped", reason="overflow", place=place)
         if place is None:
@@ -243,9 +244,7 @@ class Fit:
             if self._stop_asked(True):
                 return False
             first = start + ranks.rank * size
-            mine = range(first, min(first + size, self.heldout.rows))
-            if not mine:
-                continue
+            mine = range(first, min(first + size, self.heldout.rows))  # maybe none: padding, then
             with self._watchdog.step(step):
                 loss_sum += float(self.backend.eval_step(fill_rows(self.heldout.batch(mine), size)))
         loss = ranks.total([loss_sum])[0] / max(tokens, 1)

@@ -10,6 +10,7 @@ from typing import Any
 
 from tengtune.train import checkpoints
 from tengtune.train.checkpoints import Checkpoint, Shards, Shelf
+from tengtune.train.ranks import Alone, Ranks
 from tengtune.train.resume import find
 from tengtune.train.state import State
 from tengtune.ui.console import Console
@@ -25,7 +26,8 @@ class Saver:
     same: what a run must have in common with a checkpoint to go on from it (see resume.find). about: what
     else layout.json says beside the state. keep: how many of the newest stay. nbytes: the size of one. whole:
     the step whose checkpoint the run goes on from. sync: flushes what must be on the disk before it is.
-    writes: False on a rank that leaves the writing to rank 0. newest: the step of the newest on the disk.
+    ranks: those that write together, each its share, while training waits; None on a rank that leaves the
+    writing to rank 0. newest: the step of the newest on the disk.
 
     One that is saved in a row of bad steps, as the best or at an end, is none to go back to, and takes no
     other one's place among those that are kept.
@@ -40,11 +42,12 @@ class Saver:
         nbytes: int,
         whole: int | None = None,
         sync: Callable[[], None] = lambda: None,
-        writes: bool = True,
+        ranks: Ranks | None = Alone(),  # noqa: B008
     ) -> None:
-        self.seconds, self._writes = 0.0, writes
+        self.seconds, self._ranks = 0.0, ranks
         self._shelf, self._same, self._about, self._keep, self._sync = shelf, same, about, keep, sync
-        self._background = nbytes <= BACKGROUND_BYTES
+        # Ranks that meet must do so in one order, which a thread beside the training would not keep.
+        self._background = nbytes <= BACKGROUND_BYTES and (ranks is None or ranks.world == 1)
         self._whole = [] if whole is None else [step for step in shelf.steps() if step <= whole]
         self.newest = whole
         self._writer = ThreadPoolExecutor(1, "checkpoint")
@@ -55,7 +58,7 @@ class Saver:
 
         Raises the Problem of the save before, if it failed. `seconds` sums what training waited.
         """
-        if not self._writes:
+        if self._ranks is None:
             return
         start = time.perf_counter()
         self.wait()
@@ -63,9 +66,9 @@ class Saver:
         what = (state.step, state.best.step, not state.health.in_a_row)
         if self._background:
             held = list(shards())
-            self._writing = self._writer.submit(self._write, *what, lambda: iter(held), about)
+            self._writing = self._writer.submit(self._write, self._ranks, *what, lambda: iter(held), about)
         else:
-            self._write(*what, shards, about)
+            self._write(self._ranks, *what, shards, about)
         self.seconds += time.perf_counter() - start
 
     def check(self) -> None:
@@ -85,15 +88,21 @@ class Saver:
         return find(self._shelf, self._same, console, trusted=True) or find(self._shelf, self._same, console)
 
     def _write(
-        self, step: int, best: int | None, trusted: bool, shards: Shards, about: Mapping[str, Any]
+        self,
+        ranks: Ranks,
+        step: int,
+        best: int | None,
+        trusted: bool,
+        shards: Shards,
+        about: Mapping[str, Any],
     ) -> None:
         self._sync()
-        checkpoints.write(self._shelf.path(step), shards, about)
+        checkpoints.write(self._shelf.path(step), shards, about, ranks)
         self.newest = step
         self._whole = sorted({*self._whole, step} if trusted else {*self._whole} - {step})
         kept = {*self._whole[-self._keep :], best, step}
         for other in self._shelf.steps():
-            if other not in kept:
+            if other not in kept and ranks.rank == 0:
                 self._shelf.discard(other)
         self._whole = [other for other in self._whole if other in kept]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -10,6 +11,7 @@ import mindspore
 import numpy as np
 from mindspore import Tensor
 
+from tengtune.cluster import place
 from tengtune.ui.problems import FAILED_RUN, Problem
 
 DTYPE = "float32"
@@ -17,13 +19,16 @@ DTYPE = "float32"
 _NO_MEMORY = ("memory not enough", "memory isn't enough", "memory failed", "bad_alloc", "out of memory")
 
 
+@functools.cache
 def prepare() -> str:
-    """Choose the device and return its name."""
+    """Choose the device, of a machine's ranks each its own, and return its name. Once: when the ranks have
+    met it can't be chosen again."""
     if not mindspore.device_context.ascend.is_available():
         mindspore.set_device("CPU")
         return "cpu"
-    mindspore.set_device("Ascend")
-    return "Ascend:0"
+    number = place.here().local_rank
+    mindspore.set_device("Ascend", number)
+    return f"Ascend:{number}"
 
 
 @contextmanager

@@ -22,10 +22,13 @@ from tengtune.backends.mindspore.generate import Graphs, Texts
 from tengtune.backends.mindspore.lora import adapter_layout, initial_adapter
 from tengtune.backends.mindspore.model import EMBEDDING, HEAD, NORM, Floats, Layout, layer
 from tengtune.backends.mindspore.optimizer import adamw
+from tengtune.backends.mindspore.parallel import Gradients, Group, part_shape, zeros
+from tengtune.backends.mindspore.parallel import join as join_ranks
+from tengtune.cluster.place import Place
 from tengtune.models.spec import ModelSpec
 from tengtune.recipe import Recipe
 from tengtune.train.batch import Batch
-from tengtune.train.ranks import Alone
+from tengtune.train.ranks import Ranks
 from tengtune.ui.problems import Problem
 
 KINDS: tuple[ShardKind, ...] = ("param", "exp_avg", "exp_avg_sq")
@@ -34,29 +37,46 @@ KINDS: tuple[ShardKind, ...] = ("param", "exp_avg", "exp_avg_sq")
 def build(spec: ModelSpec, source: Source, recipe: Recipe, trainable: bool = True) -> MindSporeBackend:
     """The model of `spec` with the tensors of `source`; what this back end lacks was refused before."""
     name = device.prepare()
+    group = join_ranks(recipe.train.stall_minutes) if trainable else Group(Place())
     with device.memory_faults(name):
-        return MindSporeBackend(spec, source, recipe, name, trainable)
+        return MindSporeBackend(spec, source, recipe, name, group, trainable)
+
+
+def join(recipe: Recipe) -> Ranks:
+    """Meet the other ranks; see base.BackendModule."""
+    device.prepare()
+    return join_ranks(recipe.train.stall_minutes)
 
 
 class MindSporeBackend:
     """`backends.base.Backend` on MindSpore, in float32. Blocks are always recomputed in backward, so that
-    the run file's `recompute` changes nothing here."""
+    the run file's `recompute` changes nothing here. Of several ranks each keeps its part of all state, see
+    parallel.py; a vector is gathered for the call that needs it and freed after."""
 
     dtype = device.DTYPE
     slowdown = 1.0
 
     def __init__(
-        self, spec: ModelSpec, source: Source, recipe: Recipe, device_name: str, trainable: bool
+        self,
+        spec: ModelSpec,
+        source: Source,
+        recipe: Recipe,
+        device_name: str,
+        group: Group,
+        trainable: bool,
     ) -> None:
         self.spec, self.device, self._recipe = spec, device_name, recipe
-        self.ranks = Alone()
+        self.ranks: Ranks = group
+        self.sharded = group.world > 1
+        self._group = group
         self._head = EMBEDDING if spec.tie else HEAD
         groups = model.groups(spec)
         block = [groups[layer(0)]]  # the layouts of one block's vectors
-        # Group -> its vectors, of which the last is the one that is trained, if any is.
+        # Group -> this rank's parts of its vectors, of which the last is the one that is trained, if any is.
         self._weights: dict[str, tuple[Tensor, ...]] = {
-            name: (_tensor(layout.read(source, name)),) for name, layout in groups.items()
+            name: (_tensor(group.part(layout.read(source, name))),) for name, layout in groups.items()
         }
+        self._lengths = {name: [layout.shape[0]] for name, layout in groups.items()}  # of the whole vectors
         self._trained: dict[str, Layout] = {}
         if trainable and recipe.train.method == "full":
             self._trained = groups
@@ -64,13 +84,20 @@ class MindSporeBackend:
             block.append(adapter_layout(spec, recipe))
             self._trained = {layer(number): block[-1] for number in range(spec.layers)}
             for name, layout in self._trained.items():
-                self._weights[name] += (_tensor(initial_adapter(layout, name, recipe.seed)),)
+                self._weights[name] += (_tensor(group.part(initial_adapter(layout, name, recipe.seed))),)
+                self._lengths[name].append(layout.shape[0])
         self._moments: dict[str, dict[ShardKind, Tensor]] = {
-            name: {kind: _zeros(layout) for kind in KINDS[1:]} for name, layout in self._trained.items()
+            name: {kind: zeros(part_shape(layout, group.world)) for kind in KINDS[1:]}
+            for name, layout in self._trained.items()
         }
-        self._decays = {layout: _tensor(layout.decays()) for layout in set(self._trained.values())}
+        self._decays = {layout: _tensor(self._decay(layout)) for layout in set(self._trained.values())}
         self._applied = scalar(0.0)
         self._compile(block)
+
+    def _decay(self, layout: Layout) -> Floats:
+        """Where weight decay applies in this rank's part; one number if it is the same everywhere."""
+        decays = layout.decays()
+        return decays if decays.size == 1 else self._group.part(decays)
 
     def _compile(self, block: Sequence[Layout]) -> None:
         """Make the graphs; each is compiled when it is first called."""
@@ -91,64 +118,72 @@ class MindSporeBackend:
         assert self._trained, "built with trainable=False"
         with device.memory_faults(self.device):
             weight, loss_sum = scalar(scale / trained_tokens), scalar(0.0)
-            zeros = {layout: _zeros(layout) for layout in self._decays}
-            totals = {name: zeros[layout] for name, layout in self._trained.items()}
-            del zeros  # from here on a total that was replaced is freed
+            gradients = Gradients(self._group, self._trained)
             for batch in micro_batches:
-                loss_sum = self._accumulate(batch, weight, loss_sum, totals)
-            norm, finite = self._apply(totals, lr, scale)
-        return StepHandles(loss_sum, norm, finite)
+                loss_sum = self._accumulate(batch, weight, loss_sum, gradients)
+            norm, finite = self._apply(gradients, lr, scale)
+        return StepHandles(self._group.sum_(loss_sum), norm, finite)
 
-    def _accumulate(
-        self, batch: Batch, weight: Tensor, loss_sum: Tensor, totals: dict[str, Tensor]
-    ) -> Tensor:
-        """Forward and backward of a micro batch: adds its gradients to `totals`; loss_sum with its loss."""
+    def _accumulate(self, batch: Batch, weight: Tensor, loss_sum: Tensor, gradients: Gradients) -> Tensor:
+        """Forward and backward of a micro batch: adds its gradients; loss_sum with its loss."""
         labels = loss.chunks(batch, self.spec.vocab)
         ids, hidden, context = self._start(batch)
         inputs = []
         for number in range(self.spec.layers):
             inputs.append(hidden)
-            hidden = self._block(hidden, *context, *self._weights[layer(number)])
-        norm, head, d_rows = self._weights[NORM][0], self._weights[self._head][0], []
+            hidden = self._block(hidden, *context, *self._whole(layer(number)))
+        (norm,), (head,), d_rows = self._whole(NORM), self._whole(self._head), []
+        head_trained = self._head in gradients
+        d_head = gradients.begin(self._head) if head_trained else None
         for rows, label in zip(self._rows(hidden, norm, labels.place), labels.label, strict=True):
-            if self._head in totals:
-                loss_sum, d_chunk, totals[self._head] = self._chunk_gradient_head(
-                    rows, label, head, weight, loss_sum, totals[self._head]
+            if head_trained:
+                loss_sum, d_chunk, d_head = self._chunk_gradient_head(
+                    rows, label, head, weight, loss_sum, d_head
                 )
             else:
                 loss_sum, d_chunk = self._chunk_gradient(rows, label, head, weight, loss_sum)
             d_rows.append(d_chunk)
+        del head
         d_hidden, d_norm = self._rows_backward(hidden, norm, labels.place, *d_rows)
-        if NORM in totals:
-            totals[NORM] = totals[NORM] + d_norm
+        if NORM in gradients:
+            gradients.end(NORM, gradients.begin(NORM) + d_norm)
         for number in reversed(range(self.spec.layers)):
             name = layer(number)
-            d_hidden, totals[name] = self._block_backward(
-                inputs.pop(), *context, d_hidden, totals[name], *self._weights[name]
+            d_hidden, total = self._block_backward(
+                inputs.pop(), *context, d_hidden, gradients.begin(name), *self._whole(name)
             )
-        if EMBEDDING in totals:
-            totals[EMBEDDING] = self._embed_backward(ids, d_hidden, totals[EMBEDDING])
+            gradients.end(name, total)
+        if head_trained and not self.spec.tie:
+            gradients.end(HEAD, d_head)
+        if EMBEDDING in gradients:
+            total = d_head if self.spec.tie else gradients.begin(EMBEDDING)
+            gradients.end(EMBEDDING, self._embed_backward(ids, d_hidden, total))
         return loss_sum
 
-    def _apply(self, totals: dict[str, Tensor], lr: float, scale: float) -> tuple[Tensor, Tensor]:
+    def _apply(self, gradients: Gradients, lr: float, scale: float) -> tuple[Tensor, Tensor]:
         """Clip and update by gradients of the loss x scale, which are used up; the norm, and 1 if finite."""
         square = scalar(0.0)
-        for total in totals.values():
+        for total in gradients:
             square = self._add_square(square, total)
         norm, finite, self._applied, *numbers = self._plan(
-            square, self._applied, scalar(lr), scalar(1.0 / scale)
+            self._group.sum_(square), self._applied, scalar(lr), scalar(1.0 / scale)
         )
         for name, layout in self._trained.items():
-            state = (self._weights[name][-1], *self._moments[name].values(), totals.pop(name))
+            state = (self._weights[name][-1], *self._moments[name].values(), gradients.take(name))
             vectors = self._update(*state, self._decays[layout], finite, *numbers)
             for kind, vector in zip(KINDS, vectors, strict=True):
                 self._replace(name, kind, vector)
         return norm, finite
 
+    def _whole(self, name: str) -> list[Tensor]:
+        """The vectors of a group of weights, gathered from all ranks."""
+        parts = zip(self._weights[name], self._lengths[name], strict=True)
+        return [self._group.whole(part, length) for part, length in parts]
+
     def _start(self, batch: Batch) -> tuple[Tensor, Tensor, tuple[Tensor, Tensor, Tensor]]:
         """The ids, their embedding, and what every block needs: cosine, sine, segment."""
         ids = Tensor(batch.ids)
-        hidden, cosine, sine = self._embed(ids, Tensor(batch.positions), self._weights[EMBEDDING][0])
+        hidden, cosine, sine = self._embed(ids, Tensor(batch.positions), *self._whole(EMBEDDING))
         return ids, hidden, (cosine, sine, Tensor(batch.segment))
 
     def eval_step(self, batch: Batch) -> SupportsFloat:
@@ -157,29 +192,29 @@ class MindSporeBackend:
             labels, loss_sum = loss.chunks(batch, self.spec.vocab), scalar(0.0)
             _, hidden, context = self._start(batch)
             for number in range(self.spec.layers):
-                hidden = self._block(hidden, *context, *self._weights[layer(number)])
-            rows = self._rows(hidden, self._weights[NORM][0], labels.place)
+                hidden = self._block(hidden, *context, *self._whole(layer(number)))
+            rows = self._rows(hidden, *self._whole(NORM), labels.place)
+            head = self._whole(self._head)
             for each, label in zip(rows, labels.label, strict=True):
-                loss_sum = self._chunk_loss(each, label, self._weights[self._head][0], loss_sum)
+                loss_sum = self._chunk_loss(each, label, *head, loss_sum)
         return loss_sum  # type: ignore[no-any-return]
 
     def first_overflow(self, batch: Batch) -> str | None:
         """See `Backend.first_overflow`; the parts here are the embedding and the layers."""
         _, hidden, context = self._start(batch)
-        for number in range(-1, self.spec.layers):
-            if number >= 0:
-                hidden = self._block(hidden, *context, *self._weights[layer(number)])
-            if not np.isfinite(hidden.asnumpy()).all():
-                return layer(number) if number >= 0 else EMBEDDING
-        return None
+        place = None if _finite(hidden) else EMBEDDING
+        for number in range(self.spec.layers):  # all of them, as the other ranks do
+            hidden = self._block(hidden, *context, *self._whole(layer(number)))
+            place = place or (None if _finite(hidden) else layer(number))
+        return place
 
     def named_shards(self) -> Iterator[Shard]:
         """See `Backend.named_shards`; the arrays are views of the state and must not be written to."""
         for group, layout in self._trained.items():
             vectors = (self._weights[group][-1], *self._moments[group].values())
             for kind, vector in zip(KINDS, vectors, strict=True):
-                for name, view in layout.views(vector.asnumpy()):
-                    yield Shard(f"{group}.{name}", kind, view)
+                for name, values, offset in self._group.ranges(layout, vector.asnumpy()):
+                    yield Shard(f"{group}.{name}", kind, values, layout.shapes[name], offset)
 
     def load_shards(self, shards: Iterable[Shard], step: int) -> None:
         """See `Backend.load_shards`; Problem if a tensor is missing, foreign or of another shape."""
@@ -194,7 +229,9 @@ class MindSporeBackend:
             arrays = waiting.setdefault((group, kind), {})
             arrays[name] = shard.array
             if len(arrays) == len(self._trained[group].shapes):
-                self._replace(group, kind, _tensor(self._trained[group].read(arrays, group)))
+                self._replace(
+                    group, kind, _tensor(self._group.part(self._trained[group].read(arrays, group)))
+                )
                 del waiting[group, kind]
         if missing:
             name, kind = min(missing)
@@ -234,5 +271,5 @@ def _tensor(vector: Floats) -> Tensor:
     return mindspore.from_numpy(vector)
 
 
-def _zeros(layout: Layout) -> Tensor:
-    return _tensor(np.zeros(layout.shape, np.float32))
+def _finite(hidden: Tensor) -> bool:
+    return bool(np.isfinite(hidden.asnumpy()).all())

@@ -48,6 +48,8 @@ def join(recipe: Recipe) -> Ranks:
 class TorchBackend:
     """Fulfils backends.base.Backend on one device."""
 
+    sharded = False
+
     def __init__(
         self, spec: ModelSpec, model: Qwen, placement: Placement, kernels: Kernels, recipe: Recipe
     ) -> None:

@@ -1,0 +1,86 @@
+"""Ranks on MindSpore under the real launcher: two machines, a rank that dies, the other back end after it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+from tests.faults.test_ranks import RUN_MANY, end, free_port, losses, ranks_of, start
+from tests.training_lab import metrics, project
+
+RUN = RUN_MANY.replace("lr: 10", "lr: 0.01").replace("max_steps: 6", "max_steps: 30") + "backend: mindspore\n"
+SECONDS = 300
+"""MindSpore's ranks take long to load, meet and compile on a busy machine."""
+
+
+def schedulers(run: Path) -> list[int]:
+    """Process ids of MindSpore's schedulers whose environment names the run."""
+    found = []
+    for folder in Path("/proc").iterdir():
+        try:
+            line, variables = (folder / "cmdline").read_bytes(), (folder / "environ").read_bytes()
+        except OSError:
+            continue
+        if b"mindspore.scheduler" in line and str(run.parent).encode() in variables:
+            found.append(int(folder.name))
+    return found
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One process on PyTorch, from beginning to end."""
+    run = project(tmp_path_factory.mktemp("alone"), RUN)
+    code, said = end(start(run, "-s", "backend=torch", "-s", "parallel.ranks=1"))
+    assert code == 0, said
+    return run
+
+
+def assert_alike(run: Path, alone: Path) -> None:
+    """Losses and adapters are the same but for rounding."""
+    for ours, theirs in zip(losses(run), losses(alone), strict=True):
+        assert ours == pytest.approx(theirs, rel=1e-4)
+    file = Path("runs", "run", "adapter", "adapter_model.safetensors")
+    ours, theirs = (load_file(each.parent / file) for each in (run, alone))
+    assert ours.keys() == theirs.keys()
+    for name, expected in theirs.items():
+        np.testing.assert_allclose(ours[name], expected, rtol=1e-2, atol=1e-4, err_msg=name)
+
+
+@pytest.mark.slow
+def test_two_machines_train_as_one(alone: Path, tmp_path: Path) -> None:
+    run = project(tmp_path, RUN)
+    meet = ("-s", "parallel.nodes=2", "--master", f"127.0.0.1:{free_port()}")
+    for process in [start(run, *meet, "--node-rank", str(node)) for node in (0, 1)]:
+        code, said = end(process, SECONDS)
+        assert code == 0, said
+        assert "DISTRIBUTED" not in said
+    assert_alike(run, alone)
+
+
+@pytest.mark.slow
+def test_after_a_killed_rank_the_other_back_end_goes_on(alone: Path, tmp_path: Path) -> None:
+    run = project(tmp_path, RUN)
+    process = start(run, "-s", "train.save_every=1")
+    deadline = time.monotonic() + SECONDS
+    path = tmp_path / "runs" / "run" / "metrics.jsonl"
+    while not (path.exists() and any(r["step"] >= 2 for r in metrics(run, "loss"))):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    assert schedulers(run)
+    os.kill(ranks_of(run)[1], signal.SIGKILL)
+    code, said = end(process)
+    assert code == 4, said
+    assert "Rank 1 failed first: killed by SIGKILL" in said
+    assert not ranks_of(run)
+    code, said = end(start(run, "-s", "backend=torch", "-s", "parallel.ranks=1"))
+    assert code == 0, said
+    assert "the checkpoint was saved with mindspore cpu float32" in said
+    assert_alike(run, alone)
+    while schedulers(run) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert not schedulers(run)
