@@ -84,17 +84,13 @@ def test_chat_answers_as_on_pytorch(place: Path) -> None:
     assert ours == tengtune(place, *drawn, "-s", "backend=torch", typed=typed)
 
 
-def test_evaluate_answers_a_file_of_questions(place: Path) -> None:
-    questions = [
-        {"question": "What is new?", "answer": "answer number 3."},
-        {"question": "a?", "answer": "b"},
-    ]
-    (place / "q.jsonl").write_text("".join(json.dumps(each) + "\n" for each in questions))
-    asked = ("evaluate", "run.yaml", "--file", "q.jsonl", "--json")
-    ours, torchs = (
-        json.loads(tengtune(place, *asked, *options).splitlines()[-1])["sets"][0]
-        for options in ((), ("-s", "backend=torch"))
-    )
-    assert ours["loss"] == pytest.approx(torchs["loss"], rel=1e-4)
-    assert {**ours, "loss": 0} == {**torchs, "loss": 0}
-    assert ours["counts"] == {"contains": 2, "exact": 2}
+def test_evaluate_marks_as_on_pytorch(place: Path) -> None:
+    file = place / "runs" / "run" / "evaluation.jsonl"
+    ours = [json.loads(line) for line in file.read_text("utf-8").splitlines()]
+    tengtune(place, "evaluate", "run.yaml", "--force", "-s", "backend=torch")
+    torchs = [json.loads(line) for line in file.read_text("utf-8").splitlines()]
+    assert len(ours) == 20
+    for mine, theirs in zip(ours, torchs, strict=True):
+        for model in ("before", "after"):
+            assert mine[model].pop("loss") == pytest.approx(theirs[model].pop("loss"), rel=1e-4)
+        assert mine == theirs

@@ -27,7 +27,7 @@ from tengtune.text.tokenizer import open_tokenizer
 from tengtune.weights.source import open_source
 
 NEW = 40
-LENGTHS = (31, 3, 1, 32, 33, 64, 65, 70, 9, 100)
+LENGTHS = (31, 3, 1, 32, 33, 64, 65, 100, 9)
 """Around the edges of chunks; more than there are rows."""
 MHA = {"num_key_value_heads": 4}
 QWEN3 = {"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "head_dim": 32}
@@ -63,9 +63,14 @@ class Pair:
     compiled: int
 
 
+def spec_of(layers: int) -> ModelSpec:
+    """A shape that no other test has: models of one shape share what is compiled."""
+    return from_config(tiny_config(num_hidden_layers=layers, intermediate_size=88))
+
+
 @pytest.fixture(scope="module")
 def pair() -> Iterator[Pair]:
-    spec = from_config(tiny_config())
+    spec = spec_of(2)
     weights, recipe = tiny_weights(spec, seed=3), make_recipe(lora={"rank": 4, "alpha": 12})
     torch = make_backend(spec, weights, recipe)
     randomize_adapters(torch)
@@ -154,10 +159,10 @@ def test_graphs_grow_neither_with_depth_nor_with_prompts(pair: Pair) -> None:
     for prompt in prompts(2, SHORT, SHORT - 1):
         list(pair.mindspore.generate(prompt, 4, ()))
     assert compiled_graphs() == before
-    spec = from_config(tiny_config(num_hidden_layers=8))
-    deep = frozen(spec, tiny_weights(spec))
-    list(deep.generate(*prompts(5), 3, ()))
-    assert compiled_graphs() - before == 6
+    for seed in (0, 1):
+        deep = frozen(spec_of(8), tiny_weights(spec_of(8), seed))
+        list(deep.generate(*prompts(5), 3, ()))
+    assert compiled_graphs() - before == 6, "and none for another model of the same shape"
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -165,7 +170,7 @@ def test_every_family(family: str) -> None:
     spec = from_config(FAMILIES[family])
     weights = tiny_weights(spec, seed=5)
     mindspore, torch = frozen(spec, weights), make_backend(spec, weights, make_recipe("full"))
-    assert alone(mindspore, prompts(*LENGTHS[:4])) == alone(torch, prompts(*LENGTHS[:4]))
+    assert alone(mindspore, prompts(*LENGTHS[:2])) == alone(torch, prompts(*LENGTHS[:2]))
 
 
 def test_a_trained_adapter_answers_as_it_is_now(pair: Pair) -> None:

@@ -9,8 +9,10 @@ H query heads, G key-value heads, D head size, h hidden, V vocabulary.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -38,30 +40,20 @@ SHORT, LONG = 32, 256
 CAPACITY = 256
 """Tokens of a row that the cache has room for at first; where a text needs more it is doubled."""
 
-Whole = Callable[[str], Sequence[Tensor]]
-"""A group of weights -> its whole vectors."""
 
-
+@dataclass(frozen=True)
 class Graphs:
     """The compiled functions that answers need; each is compiled when it is first called."""
 
-    def __init__(self, spec: ModelSpec, block: Sequence[Layout], scaling: float) -> None:
-        self.spec, self._layouts = spec, block
-        self.embed = compiled(_embed)
-        self.block = compiled(cached_block(spec, block, scaling))
-        self.head = compiled(_head(spec.rms_eps))
-        self._cut: dict[str, tuple[Sequence[Tensor], list[Tensor]]] = {}
+    embed: Function
+    block: Function
+    head: Function
 
-    def tensors(self, name: str, vectors: Sequence[Tensor]) -> list[Tensor]:
-        """The tensors of the block `name` in its vectors. Cut once, on the host: inside a graph every cut is
-        an operator, as many as all others of a block."""
-        known = self._cut.get(name)
-        if known is not None and all(a is b for a, b in zip(known[0], vectors, strict=True)):
-            return known[1]
-        pairs = zip(self._layouts, vectors, strict=True)
-        tensors = [from_numpy(view) for layout, v in pairs for _, view in layout.views(v.asnumpy())]
-        self._cut[name] = (vectors, tensors)
-        return tensors
+
+@functools.cache
+def graphs(spec: ModelSpec, names: tuple[str, ...], scaling: float) -> Graphs:
+    """Those of models of one shape: before and after training the same ones, compiled once."""
+    return Graphs(*map(compiled, (_embed, cached_block(spec, names, scaling), _head(spec.rms_eps))))
 
 
 def _embed(ids: Tensor, table: Tensor) -> Tensor:
@@ -79,14 +71,14 @@ def _head(eps: float) -> Function:
     return head
 
 
-def cached_block(spec: ModelSpec, layouts: Sequence[Layout], scaling: float) -> Function:
-    """A block whose attention goes over a cache; its weights are the tensors of `layouts`, each by itself.
+def cached_block(spec: ModelSpec, names: Sequence[str], scaling: float) -> Function:
+    """A block whose attention goes over a cache; its weights are the tensors `names`, each by itself.
 
     (hidden [N,T,h], cosine, sine [N,T,1,D/2], scale [N,T,1,1] of the queries, bias [N,1,1,T,C] of the scores,
     row [1] that the pass is for if N < B, written [B,1,C,1] where the cache takes a new token, source [C]:
     which of T, keys and values [B,G,C,D], *tensors) -> hidden, and keys and values with the T tokens.
     """
-    before, after = halves(spec, [name for layout in layouts for name in layout.shapes], scaling)
+    before, after = halves(spec, names, scaling)
 
     def block(
         hidden: Tensor,
@@ -115,13 +107,36 @@ def cached_block(spec: ModelSpec, layouts: Sequence[Layout], scaling: float) -> 
     return block
 
 
-class Texts:
-    """`backends.answers.Texts`. A row that holds no text, or that a pass is not for, computes in vain and
-    leaves what nobody sees: a key beyond a text's end is written again before a query looks there."""
+class Answering:
+    """A back end's model as answers need it; `layouts` are those of one block's vectors."""
 
-    def __init__(self, graphs: Graphs, whole: Whole, rows: int = ROWS) -> None:
-        self.rows, self._graphs, self._whole = rows, graphs, whole
-        spec, self._capacity = graphs.spec, CAPACITY
+    def __init__(self, spec: ModelSpec, layouts: Sequence[Layout], scaling: float) -> None:
+        self.spec, self._layouts = spec, layouts
+        self.graphs = graphs(spec, tuple(name for layout in layouts for name in layout.shapes), scaling)
+        self._cut: dict[str, tuple[Sequence[Tensor], list[Tensor]]] = {}
+
+    def tensors(self, name: str, vectors: Sequence[Tensor]) -> list[Tensor]:
+        """The tensors of the block `name`. Cut out of its vectors once, on the host: inside a graph every cut
+        is an operator, as many as all others of a block."""
+        known = self._cut.get(name)
+        if known is not None and all(a is b for a, b in zip(known[0], vectors, strict=True)):
+            return known[1]
+        pairs = zip(self._layouts, vectors, strict=True)
+        tensors = [from_numpy(view) for layout, v in pairs for _, view in layout.views(v.asnumpy())]
+        self._cut[name] = (vectors, tensors)
+        return tensors
+
+
+class Texts:
+    """`backends.answers.Texts`. `whole`: a group of weights -> its vectors.
+
+    A row that holds no text, or that a pass is not for, computes in vain and leaves what nobody sees: a key
+    beyond a text's end is written again before a query looks there.
+    """
+
+    def __init__(self, model: Answering, whole: Callable[[str], Sequence[Tensor]], rows: int = ROWS) -> None:
+        self.rows, self._model, self._whole = rows, model, whole
+        spec, self._capacity = model.spec, CAPACITY
         shape = (rows, spec.kv_heads, CAPACITY, spec.head_dim)
         self._keys = [ops.zeros(shape, float32) for _ in range(spec.layers)]
         self._values = [ops.zeros(shape, float32) for _ in range(spec.layers)]
@@ -162,26 +177,26 @@ class Texts:
 
     def _pass(self, rows: npt.NDArray[np.int_], ids: npt.NDArray[np.int32]) -> Tensor:
         """Take ids [N,T] into the cache of these rows; hidden [N,T,h] after the last block."""
-        graphs = self._graphs
-        hidden = graphs.embed(Tensor(ids), *self._whole(EMBEDDING))
+        model = self._model
+        hidden = model.graphs.embed(Tensor(ids), *self._whole(EMBEDDING))
         context = [Tensor(array) for array in self._context(rows, ids.shape[1])]
-        for number in range(graphs.spec.layers):
-            tensors = graphs.tensors(layer(number), self._whole(layer(number)))
-            hidden, self._keys[number], self._values[number] = graphs.block(
+        for number in range(model.spec.layers):
+            tensors = model.tensors(layer(number), self._whole(layer(number)))
+            hidden, self._keys[number], self._values[number] = model.graphs.block(
                 hidden, *context, self._keys[number], self._values[number], *tensors
             )
         return hidden
 
     def _logits(self, hidden: Tensor, last: int) -> Floats:
-        head = EMBEDDING if self._graphs.spec.tie else HEAD
-        place = Tensor(np.array([last], np.int32))
-        logits: Floats = self._graphs.head(hidden, place, *self._whole(NORM), *self._whole(head)).asnumpy()
+        model, place = self._model, Tensor(np.array([last], np.int32))
+        head = self._whole(EMBEDDING if model.spec.tie else HEAD)
+        logits: Floats = model.graphs.head(hidden, place, *self._whole(NORM), *head).asnumpy()
         return logits
 
     def _context(self, rows: npt.NDArray[np.int_], count: int) -> tuple[npt.NDArray[np.generic], ...]:
         """What the blocks need besides hidden states, cache and weights for the next `count` tokens of these
         rows: cosine to source, as in `cached_block`."""
-        spec, places = self._graphs.spec, np.arange(self._capacity, dtype=np.int32)
+        spec, places = self._model.spec, np.arange(self._capacity, dtype=np.int32)
         positions = self._lengths[rows, None] + np.arange(count, dtype=np.int32)
         angles = positions[:, :, None, None].astype(np.float32) * self._frequencies[rows]
         scale = np.full(positions.shape, 1 / math.sqrt(spec.head_dim), np.float32)
@@ -198,7 +213,7 @@ class Texts:
 
     def _rotary(self, tokens: int) -> Floats:
         """RoPE's frequencies of a text that begins with so many tokens."""
-        spec = self._graphs.spec
+        spec = self._model.spec
         factor = spec.stretch.base_factor(tokens, spec.head_dim) if spec.stretch else 1.0
         frequencies: Floats = rotary_frequencies(spec.head_dim, spec.rope_theta * factor).asnumpy()
         return frequencies

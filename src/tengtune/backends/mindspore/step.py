@@ -18,7 +18,7 @@ from tengtune.backends import answers
 from tengtune.backends.base import Array, Asked, Sampling, Shard, ShardKind, Source, StepHandles
 from tengtune.backends.mindspore import device, loss, model
 from tengtune.backends.mindspore.device import compiled, scalar
-from tengtune.backends.mindspore.generate import Graphs, Texts
+from tengtune.backends.mindspore.generate import Answering, Texts
 from tengtune.backends.mindspore.lora import adapter_layout, initial_adapter
 from tengtune.backends.mindspore.model import EMBEDDING, HEAD, NORM, Floats, Layout, layer
 from tengtune.backends.mindspore.optimizer import adamw
@@ -104,7 +104,7 @@ class MindSporeBackend:
         spec, scaling = self.spec, self._recipe.lora.alpha / self._recipe.lora.rank
         self._embed, self._embed_backward = map(compiled, model.embedding(spec))
         self._block, self._block_backward = map(compiled, model.block(spec, block, scaling))
-        self._answering = Graphs(spec, block, scaling)
+        self._answering = Answering(spec, block, scaling)
         self._rows, self._rows_backward = map(compiled, loss.label_rows(spec.rms_eps))
         self._chunk_loss = compiled(loss.chunk_loss)
         self._chunk_gradient = compiled(loss.chunk_gradient)
@@ -256,13 +256,13 @@ class MindSporeBackend:
     ) -> Iterator[int]:
         """See `Backend.generate`."""
         with device.memory_faults(self.device):
-            texts = Texts(self._answering, self._weights.__getitem__, rows=1)
+            texts = Texts(self._answering, self._whole, rows=1)
             yield from answers.generate(texts, prompt, max_new_tokens, stop_ids, sampling)
 
     def generate_many(self, asked: Iterable[Asked], stop_ids: Iterable[int]) -> Iterator[int]:
         """See `Backend.generate_many`."""
         with device.memory_faults(self.device):
-            texts = Texts(self._answering, self._weights.__getitem__)
+            texts = Texts(self._answering, self._whole)
             yield from answers.generate_many(texts, asked, stop_ids)
 
 
