@@ -265,7 +265,7 @@ def test_ctrl_c_while_ranks_still_load_shows_no_traceback(tmp_path: Path) -> Non
     deadline = time.monotonic() + 60
     while not ranks_of(run) and time.monotonic() < deadline:
         time.sleep(0.02)
-    time.sleep(0.5)
+    time.sleep(0.05)
     process.send_signal(signal.SIGINT)
     code, said = end(process)
     assert code == 130, said

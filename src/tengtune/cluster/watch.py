@@ -117,6 +117,14 @@ class Crew:
             if process.poll() is None:
                 os.killpg(process.pid, number)
 
+    def _pass_on(self, number: int) -> None:
+        """A signal to every rank that has come so far as to take it; the others just end, without the
+        traceback of a Python that a Ctrl-C meets while it loads."""
+        for process, start in zip(self._processes, self._starts, strict=False):
+            if process.poll() is None:
+                began = place.beats(start.progress)[0] > 0
+                os.killpg(process.pid, number if began else signal.SIGTERM)
+
     def _verdict(self, codes: list[int | None]) -> Problem | Stopped:
         """Which rank failed first, and how; codes: how they stood when there was something to judge."""
         ends = [_end_of(start) for start in self._starts]
@@ -186,7 +194,7 @@ class Crew:
             else:
                 self._signal = number
                 self._console.say("cluster.stopping", signal=signal.Signals(number).name)
-                self._send(number)
+                self._pass_on(number)
 
         wanted = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
         caught = [number for number in wanted if signal.getsignal(number) is not signal.SIG_IGN]
