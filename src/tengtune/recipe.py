@@ -154,6 +154,8 @@ class Train(Group):
     lr_schedule: Literal["cosine", "linear", "constant"] = "cosine"
     lr_min_ratio: Fraction = 0.1
     warmup_ratio: Fraction = 0.03
+    # mindformers: Adam as its FP32StateAdamWeightDecay has it, without bias correction.
+    optimizer: Literal["adamw", "mindformers"] = "adamw"
     weight_decay: Annotated[Float, Field(ge=0)] = 0.01
     beta1: Annotated[Float, Field(ge=0, lt=1)] = 0.9
     beta2: Annotated[Float, Field(ge=0, lt=1)] = 0.95

@@ -145,6 +145,10 @@ def test_qwen2_has_the_newer_form(models: Path) -> None:
     model = tree["model"]["model_config"]
     assert tree["optimizer"]["type"] == "AdamW"
     assert tree["optimizer"]["betas"] == [0.9, 0.95]
+    uncorrected = tuning(job(models, "qwen2", train={"optimizer": "mindformers"}))["optimizer"]
+    assert uncorrected == {
+        "type": "FP32StateAdamWeightDecay", "beta1": 0.9, "beta2": 0.95, "eps": 1e-8, "weight_decay": 0.01,
+    }  # fmt: skip
     assert tree["train_dataset"]["input_columns"] == ["input_ids", "target_ids", "attention_mask"]
     assert tree["train_dataset_task"]["dataset_config"] == tree["train_dataset"]
     assert (model["type"], model["n_kv_heads"], model["theta"]) == ("LlamaConfig", 4, 1000000)
@@ -197,6 +201,7 @@ TRAIN = {
     "lr_schedule": st.sampled_from(["cosine", "linear"]),
     "lr_min_ratio": SHARE.filter(lambda value: value < 0.99),
     "warmup_ratio": SHARE,
+    "optimizer": st.sampled_from(["adamw", "mindformers"]),
     "weight_decay": SHARE,
     "beta1": numbers(0.1, 0.99, 4),
     "beta2": numbers(0.1, 0.999, 4),
@@ -230,6 +235,8 @@ def test_there_and_back_the_run_is_the_same(data: st.DataObject, models: Path) -
     """In what both can say."""
     family, form = data.draw(st.sampled_from([("qwen1", "r1.0"), ("qwen1", "new"), ("qwen2", "new")]))
     train = {key: data.draw(strategy) for key, strategy in TRAIN.items()}
+    if form == "r1.0":
+        train["optimizer"] = "mindformers"  # it has no other
     method, ranks = data.draw(st.sampled_from(["lora", "full"])), data.draw(st.sampled_from([1, 2, 8]))
     train["global_batch"] = train["micro_batch"] * ranks * data.draw(st.integers(1, 4))
     targets = {"qwen1": [["c_attn"], ["c_proj", "w1", "w2"]], "qwen2": [["q_proj", "v_proj"], ["down_proj"]]}

@@ -1,4 +1,4 @@
-"""What train says before it begins."""
+"""What train says before it begins, and what makes a training another one."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import io
 from types import SimpleNamespace
 
 import pytest
+from tests.torch_lab import make_recipe
 
 from tengtune.steps import train
 from tengtune.ui.console import Console
@@ -19,3 +20,10 @@ def test_a_type_without_fast_products_is_told(slowdown: float, warned: bool) -> 
     plan = SimpleNamespace(steps=8, global_batch=8)
     train._announce(Console("normal", io.StringIO(), err), store, plan, backend, 10)  # type: ignore[arg-type]
     assert ("38 times as long as in float32" in err.getvalue()) is warned
+
+
+def test_another_optimizer_is_another_training() -> None:
+    """What was recorded before there was a choice was trained with adamw."""
+    plain, other = (train.settings(make_recipe(optimizer=name)) for name in ("adamw", "mindformers"))
+    assert other == {**plain, "train.optimizer": "mindformers"}
+    assert "train.optimizer" not in plain

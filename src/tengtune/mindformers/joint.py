@@ -71,9 +71,7 @@ def _optimizer(reading: Reading) -> None:
     if corrects is None:
         reading.note("trap", "optimizer.type", "read_optimizer", found=shown(kind))
         return
-    reading.alike("AdamW", "optimizer.type")
-    if corrects == "uncorrected":
-        reading.note("trap", "optimizer.type", "read_bias", found=kind)
+    reading.take("train.optimizer", "adamw" if corrects == "corrected" else "mindformers", "optimizer.type")
     other = reading.checked("optimizer.learning_rate", number)
     if other not in (None, reading.values["train.lr"]):
         reading.note("trap", "optimizer.learning_rate", "read_two_rates", other=f"{other:g}")

@@ -48,8 +48,8 @@ def _train(work: Job) -> Iterator[Note]:
             yield Note("none", f"train.{key}", "lose_scores")
     if not train.beta1 or not train.beta2:
         yield Note("trap", "train.beta1, train.beta2", "trap_beta")
-    if work.skeleton == "r1.0":
-        yield Note("trap", "train.beta2", "trap_bias", {"first": rounded_share(train.beta1, train.beta2)})
+    if work.skeleton == "r1.0" and train.optimizer == "adamw":
+        yield Note("trap", "train.optimizer", "trap_bias", {"first": rounded_share(train.beta1, train.beta2)})
     if work.accumulation > 1 and work.hardware.ranks == 1:
         values = {"asked": train.global_batch, "left": train.micro_batch}
         yield Note("trap", "train.global_batch", "trap_one_card", values)

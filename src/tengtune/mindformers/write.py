@@ -111,6 +111,8 @@ def trees(work: Job) -> dict[str, Tree]:
     """The files by name, as trees; Problem for LoRA targets the model has not."""
     tuning, predicting = work.names
     tree: Tree = copy.deepcopy(table.facts()["forms"][work.skeleton])
+    if work.recipe.train.optimizer == "mindformers":  # all releases have r1.0's, with r1.0's keys
+        tree["optimizer"] = copy.deepcopy(table.facts()["forms"]["r1.0"]["optimizer"])
     _fill_table(tree, work)
     for path, new in {**_model(work), **_learning(work), **_machine(work), **_adapter(work)}.items():
         if table.way(tree, path) is not None:

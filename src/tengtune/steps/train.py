@@ -39,7 +39,12 @@ from tengtune.ui.problems import UNFIT_MACHINE, Problem
 from tengtune.weights.source import open_source
 from tengtune.weights.trained import write_full, write_lora
 
-NEWER = {"lora.base": "compute", "parallel.zero": 0, "parallel.offload": "none"}
+NEWER = {
+    "lora.base": "compute",
+    "parallel.zero": 0,
+    "parallel.offload": "none",
+    "train.optimizer": "adamw",
+}
 """Keys that came after runs had been recorded without them, with what those runs did."""
 SLOW = 2.0
 """A compute type that takes so many times as long as float32 is worth a word."""

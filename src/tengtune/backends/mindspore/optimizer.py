@@ -11,7 +11,8 @@ from tengtune.recipe import Train
 
 
 def adamw(train: Train) -> tuple[Function, Function, Function]:
-    """AdamW as torch computes it, over gradients of a scaled loss that are clipped to a global norm.
+    """AdamW as torch computes it, or with `train.optimizer: mindformers` nn.AdamWeightDecay, the same without
+    bias correction; over gradients of a scaled loss that are clipped to a global norm.
 
     add_square (square, total) -> square plus the squares of a group's gradient, still scaled.
     plan (square, applied, lr, unscale) -> norm, finite (1 or 0), applied (steps so far), and the numbers
@@ -19,6 +20,7 @@ def adamw(train: Train) -> tuple[Function, Function, Function]:
     update (param, exp_avg, exp_avg_sq, total, decays, finite, *numbers) -> the first three anew; bit for
     bit the old ones where finite is 0.
     """
+    corrected = train.optimizer == "adamw"
     beta1, beta2, eps, clip, decay = train.beta1, train.beta2, train.eps, train.clip_norm, train.weight_decay
     # 1 - beta^t by expm1: in float32 the plain difference would lose digits at the first steps.
     log1, log2 = (math.log(beta) if beta else -math.inf for beta in (beta1, beta2))
@@ -33,6 +35,8 @@ def adamw(train: Train) -> tuple[Function, Function, Function]:
         finite = ops.isfinite(norm).astype(norm.dtype)
         applied = applied + finite
         factor = unscale * ops.minimum(clip / (norm + 1e-6), 1.0) if clip > 0 else unscale
+        if not corrected:
+            return norm, finite, applied, factor, lr, ops.ones_like(norm), lr * decay
         root = ops.sqrt(-ops.expm1(applied * log2))
         return norm, finite, applied, factor, lr / -ops.expm1(applied * log1), root, lr * decay
 

@@ -13,16 +13,18 @@ from tengtune.recipe import Train
 
 @dataclass(frozen=True)
 class _Rates:
-    """What one step applies: gradients are divided by `divisor`; `finite` 0 means that nothing moves."""
+    """What one step applies: gradients are divided by `divisor`; `finite` 0 means that nothing moves; `count`
+    is the number of steps that the bias correction is for."""
 
     lr: float
     divisor: Tensor
     finite: Tensor
-    applied: Tensor
+    count: Tensor
 
 
 class AdamW:
-    """Decoupled weight decay (Loshchilov and Hutter), none on vectors; the formula of torch.optim.AdamW.
+    """Decoupled weight decay (Loshchilov and Hutter), none on vectors; the formula of torch.optim.AdamW, or
+    with `train.optimizer: mindformers` of mindspore.nn.AdamWeightDecay: the same without bias correction.
 
     exp_avg and exp_avg_sq are the state, in the order of `parameters`; `applied` counts the steps taken,
     on the device.
@@ -57,7 +59,10 @@ class AdamW:
         if self.train.clip_norm > 0:  # the convention of torch.nn.utils.clip_grad_norm_
             divisor = divisor * ((norm + 1e-6) / self.train.clip_norm).clamp_min(1.0)
         self.applied += finite
-        rates = _Rates(lr, divisor.to(torch.float32), finite, self.applied)
+        # After infinitely many steps the moments need no correction any more.
+        corrected = self.train.optimizer == "adamw"
+        count = self.applied if corrected else torch.full_like(self.applied, torch.inf)
+        rates = _Rates(lr, divisor.to(torch.float32), finite, count)
         for matrices in (True, False):
             chosen = [i for i, p in enumerate(self.parameters) if (p.ndim > 1) == matrices]
             if chosen:
@@ -75,7 +80,7 @@ class AdamW:
             [self.exp_avg[i] for i in chosen],
             [self.exp_avg_sq[i] for i in chosen],
             [],
-            [rates.applied] * len(chosen),
+            [rates.count] * len(chosen),
             lr=rates.lr,
             beta1=self.train.beta1,
             beta2=self.train.beta2,
@@ -91,7 +96,7 @@ class AdamW:
     def _plain(self, chosen: list[int], gradients: list[Tensor], decay: float, rates: _Rates) -> None:
         """The same for devices without that kernel; where finite is 0, all is moved by exactly nothing."""
         beta1, beta2, finite = self.train.beta1, self.train.beta2, rates.finite
-        count = rates.applied.clamp_min(1)
+        count = rates.count.clamp_min(1)
         size = rates.lr / (1 - beta1**count) * finite
         correction = (1 - beta2**count).sqrt()
         for i, scaled in zip(chosen, gradients, strict=True):
