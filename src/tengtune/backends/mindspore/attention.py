@@ -26,14 +26,14 @@ def attention(q: Tensor, k: Tensor, v: Tensor, segment: Tensor) -> Tensor:
 
 def attend(q: Tensor, k: Tensor, v: Tensor, bias: Tensor) -> Tensor:
     """Attention of scaled queries [B,S,H,D] over keys and values [B,G,L,D]; bias [B,1,1,S,L] is added to the
-    scores -> [B,S,H*D]."""
+    scores -> [B,S,H*D]. The softmax is computed in float32."""
     rows, length, heads, size = q.shape
     groups = k.shape[1]
     # The H/G queries that share a key head stand one below the other: keys are never repeated.
     shared = (rows, groups, heads // groups * length, -1)
     scores = _product_of_transposed(q.transpose(0, 2, 1, 3).reshape(shared), k)
-    scores = scores.reshape((rows, groups, heads // groups, length, -1)) + bias
-    mixed = _product(ops.softmax(scores, -1).reshape(shared), v)
+    scores = scores.reshape((rows, groups, heads // groups, length, -1)).astype(float32) + bias
+    mixed = _product(ops.softmax(scores, -1).astype(v.dtype).reshape(shared), v)
     return mixed.reshape((rows, heads, length, size)).transpose(0, 2, 1, 3).reshape((rows, length, -1))
 
 
@@ -60,5 +60,6 @@ def rotary_angles(positions: Tensor, frequencies: Tensor) -> tuple[Tensor, Tenso
 def rotate(heads: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
     """Turn heads [B,S,*,D] by their positions; dimension i is paired with i + D/2."""
     half = heads.shape[-1] // 2
+    cosine, sine = cosine.astype(heads.dtype), sine.astype(heads.dtype)
     first, second = heads[..., :half], heads[..., half:]
     return ops.cat((first * cosine - second * sine, second * cosine + first * sine), -1)

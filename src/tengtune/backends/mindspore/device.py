@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import functools
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import mindspore
 import numpy as np
-from mindspore import Tensor
+from mindspore import Tensor, ops
 
 from tengtune.cluster import place
+from tengtune.recipe import Dtype
 from tengtune.ui.problems import FAILED_RUN, Problem
 
-DTYPE = "float32"
-"""Compute type, the only one so far."""
+DTYPES = {"float32": mindspore.float32, "float16": mindspore.float16}
+"""What is computed in: frozen weights and activations. What is trained, and its optimizer, is float32."""
 _NO_MEMORY = ("memory not enough", "memory isn't enough", "memory failed", "bad_alloc", "out of memory")
 
 
@@ -29,6 +31,31 @@ def prepare() -> str:
     number = place.here().local_rank
     mindspore.set_device("Ascend", number)
     return f"Ascend:{number}"
+
+
+def choose_dtype(device: str, wanted: Dtype) -> str:
+    """The compute type of a run file; `auto` is float32 on a CPU and float16 on a card."""
+    if wanted != "auto":
+        return wanted
+    return "float32" if device == "cpu" else "float16"
+
+
+def slowdown(device: str, dtype: str) -> float:
+    """How many times longer a product takes here in the compute type than in float32, by the CPU's time.
+    On cards a narrow type is what the units are made for: 1."""
+    if device != "cpu" or dtype == "float32":
+        return 1.0
+    return _product_seconds(dtype) / _product_seconds("float32")
+
+
+def _product_seconds(dtype: str) -> float:
+    ones = Tensor(np.ones((256, 256), dtype))
+    seconds = []
+    for _ in range(3):
+        start = time.process_time()
+        ops.matmul(ones, ones).asnumpy()  # waits for the product
+        seconds.append(time.process_time() - start)
+    return min(seconds)
 
 
 @contextmanager

@@ -19,7 +19,7 @@ import numpy.typing as npt
 from mindspore import Tensor, float32, from_numpy, ops
 
 from tengtune.backends.mindspore.attention import NEVER, attend, rotary_frequencies
-from tengtune.backends.mindspore.device import compiled
+from tengtune.backends.mindspore.device import DTYPES, compiled
 from tengtune.backends.mindspore.model import (
     EMBEDDING,
     HEAD,
@@ -27,6 +27,7 @@ from tengtune.backends.mindspore.model import (
     Floats,
     Function,
     Layout,
+    Type,
     halves,
     layer,
     rms_norm,
@@ -51,14 +52,19 @@ class Graphs:
 
 
 @functools.cache
-def graphs(spec: ModelSpec, names: tuple[str, ...], scaling: float) -> Graphs:
+def graphs(spec: ModelSpec, names: tuple[str, ...], scaling: float, dtype: str) -> Graphs:
     """Those of models of one shape: before and after training the same ones, compiled once."""
-    return Graphs(*map(compiled, (_embed, cached_block(spec, names, scaling), _head(spec.rms_eps))))
+    functions = _embedding(DTYPES[dtype]), cached_block(spec, names, scaling), _head(spec.rms_eps)
+    return Graphs(*map(compiled, functions))
 
 
-def _embed(ids: Tensor, table: Tensor) -> Tensor:
-    """ids [N,T], table [V,h] -> hidden [N,T,h]."""
-    return ops.gather(table, ids, 0)
+def _embedding(dtype: Type) -> Function:
+    """(ids [N,T], table [V,h]) -> hidden [N,T,h] of type `dtype`."""
+
+    def embed(ids: Tensor, table: Tensor) -> Tensor:
+        return ops.gather(table, ids, 0).astype(dtype)
+
+    return embed
 
 
 def _head(eps: float) -> Function:
@@ -66,7 +72,8 @@ def _head(eps: float) -> Function:
 
     def head(hidden: Tensor, last: Tensor, norm: Tensor, table: Tensor) -> Tensor:
         rows = ops.gather(hidden, last, 1).reshape((hidden.shape[0], -1))
-        return ops.dense(rms_norm(rows, norm, eps), table)
+        rows = rms_norm(rows, norm, eps)
+        return ops.dense(rows, table.astype(rows.dtype)).astype(float32)
 
     return head
 
@@ -101,7 +108,7 @@ def cached_block(spec: ModelSpec, names: Sequence[str], scaling: float) -> Funct
         own_keys, own_values = keys, values
         if hidden.shape[0] < keys.shape[0]:
             own_keys, own_values = ops.gather(keys, row, 0), ops.gather(values, row, 0)
-        mixed = attend(q * scale, own_keys, own_values, bias)
+        mixed = attend((q * scale).astype(q.dtype), own_keys, own_values, bias)
         return after(hidden, mixed, tensors), keys, values
 
     return block
@@ -110,9 +117,10 @@ def cached_block(spec: ModelSpec, names: Sequence[str], scaling: float) -> Funct
 class Answering:
     """A back end's model as answers need it; `layouts` are those of one block's vectors."""
 
-    def __init__(self, spec: ModelSpec, layouts: Sequence[Layout], scaling: float) -> None:
-        self.spec, self._layouts = spec, layouts
-        self.graphs = graphs(spec, tuple(name for layout in layouts for name in layout.shapes), scaling)
+    def __init__(self, spec: ModelSpec, layouts: Sequence[Layout], scaling: float, dtype: str) -> None:
+        self.spec, self.type, self._layouts = spec, DTYPES[dtype], layouts
+        names = tuple(name for layout in layouts for name in layout.shapes)
+        self.graphs = graphs(spec, names, scaling, dtype)
         self._cut: dict[str, tuple[Sequence[Tensor], list[Tensor]]] = {}
 
     def tensors(self, name: str, vectors: Sequence[Tensor]) -> list[Tensor]:
@@ -138,8 +146,8 @@ class Texts:
         self.rows, self._model, self._whole = rows, model, whole
         spec, self._capacity = model.spec, CAPACITY
         shape = (rows, spec.kv_heads, CAPACITY, spec.head_dim)
-        self._keys = [ops.zeros(shape, float32) for _ in range(spec.layers)]
-        self._values = [ops.zeros(shape, float32) for _ in range(spec.layers)]
+        self._keys = [ops.zeros(shape, model.type) for _ in range(spec.layers)]
+        self._values = [ops.zeros(shape, model.type) for _ in range(spec.layers)]
         self._lengths = np.zeros(rows, np.int32)
         self._frequencies = np.ones((rows, 1, 1, spec.head_dim // 2), np.float32)
 

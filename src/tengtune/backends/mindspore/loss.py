@@ -1,8 +1,9 @@
 """Cross entropy at label positions only, in chunks of rows, each chunk with its own backward.
 
 The logits exist for one chunk at a time: one compiled chunk is called in a loop, which bounds memory
-without trusting a scheduler. Legend: B rows, S tokens per row, K label slots per row, C chunks of
-R label rows, h hidden, V vocabulary.
+without trusting a scheduler. Rows and head are of one type; from the logits on it is float32.
+
+Legend: B rows, S tokens per row, K label slots per row, C chunks of R label rows, h hidden, V vocabulary.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from mindspore import Tensor, ops
+from mindspore import Tensor, float32, ops
 
 from tengtune.backends.mindspore.model import Function, gradient, rms_norm
 from tengtune.train.batch import NO_LABEL, Batch
@@ -60,7 +61,7 @@ def label_rows(eps: float) -> tuple[Function, Function]:
 
 def chunk_loss(rows: Tensor, label: Tensor, head: Tensor, loss: Tensor) -> Tensor:
     """`loss` plus the cross entropy of one chunk: rows [R,h], label [R], head [V,h]."""
-    return loss + _cross_entropy(ops.log_softmax(ops.dense(rows, head), -1), label)
+    return loss + _cross_entropy(_logarithms(rows, head), label)
 
 
 def chunk_gradient(
@@ -76,18 +77,24 @@ def chunk_gradient_head(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """As `chunk_gradient`, and `total` [V,h] with the head's gradient added."""
     loss, d_logits = _logits_gradient(rows, label, head, weight, loss)
-    return loss, ops.matmul(d_logits, head), total + ops.MatMul(transpose_a=True)(d_logits, rows)
+    d_head = ops.MatMul(transpose_a=True)(d_logits, rows)
+    return loss, ops.matmul(d_logits, head), total + d_head.astype(total.dtype)
 
 
 def _logits_gradient(
     rows: Tensor, label: Tensor, head: Tensor, weight: Tensor, loss: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """d_logits [R,V] = (softmax - one_hot) x weight, 0 in unused slots."""
-    logarithms = ops.log_softmax(ops.dense(rows, head), -1)
+    """d_logits [R,V] = (softmax - one_hot) x weight, 0 in unused slots, in the type of `rows`."""
+    logarithms = _logarithms(rows, head)
     used = (label != NO_LABEL).astype(logarithms.dtype).expand_dims(1)
     target = ops.maximum(label, 0).expand_dims(1)
     d_logits = ops.tensor_scatter_elements(ops.exp(logarithms), target, -ops.ones_like(used), 1, "add")
-    return loss + _cross_entropy(logarithms, label), d_logits * (used * weight)
+    return loss + _cross_entropy(logarithms, label), (d_logits * (used * weight)).astype(rows.dtype)
+
+
+def _logarithms(rows: Tensor, head: Tensor) -> Tensor:
+    """Log-probabilities [R,V], in float32."""
+    return ops.log_softmax(ops.dense(rows, head).astype(float32), -1)
 
 
 def _cross_entropy(logarithms: Tensor, label: Tensor) -> Tensor:

@@ -16,16 +16,20 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from mindspore import Tensor, ops
+from mindspore import Tensor, float32, ops
 
-from tengtune.backends.base import Source
+from tengtune.backends.base import Array, Source
 from tengtune.backends.mindspore.attention import attention, rotary_angles, rotary_frequencies, rotate
 from tengtune.models.spec import ModelSpec
 
 Function = Callable[..., Any]
 Floats = npt.NDArray[np.float32]
+Type = Any
+"""A type of MindSpore, such as mindspore.float16."""
 
 EMBEDDING, NORM, HEAD = "model.embed_tokens", "model.norm", "lm_head"
+SHARED = "self_attn.qkv_proj"
+"""Qwen1's q, k and v, which have one adapter together."""
 
 gradient = ops.GradOperation(get_all=True, sens_param=True)
 """gradient(f)(*inputs, sens): the gradients of all inputs of f, computed anew from the inputs."""
@@ -46,7 +50,7 @@ class Layout:
         shapes = list(self.shapes.values())
         return shapes[0] if len(shapes) == 1 else (sum(map(math.prod, shapes)),)
 
-    def views(self, vector: Floats) -> Iterator[tuple[str, Floats]]:
+    def views(self, vector: Array) -> Iterator[tuple[str, Array]]:
         """Name and view of every tensor in a vector."""
         flat, start = vector.reshape(-1), 0
         for name, shape in self.shapes.items():
@@ -54,11 +58,12 @@ class Layout:
             yield name, flat[start:stop].reshape(shape)
             start = stop
 
-    def read(self, source: Source, prefix: str) -> Floats:
-        """The vector of the tensors `<prefix>.<name>` of `source`, in float32."""
-        vector = np.empty(self.shape, np.float32)
-        for name, view in self.views(vector):
-            view[...] = source[f"{prefix}.{name}"]
+    def read(self, source: Source, prefix: str, dtype: str = "float32") -> Array:
+        """The vector of the tensors `<prefix>.<name>` of `source`."""
+        vector = np.empty(self.shape, dtype)
+        with np.errstate(over="ignore"):  # what float16 can't hold is infinite, as elsewhere
+            for name, view in self.views(vector):
+                view[...] = source[f"{prefix}.{name}"]
         return vector
 
     def decays(self) -> Floats:
@@ -100,21 +105,23 @@ def layer(number: int) -> str:
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    """Root-mean-square norm over the last axis."""
-    return x * ops.rsqrt(ops.square(x).mean(-1, True) + eps) * weight
+    """Root-mean-square norm over the last axis, computed in float32, in the type of x."""
+    wide = x.astype(float32)
+    normed = wide * ops.rsqrt(ops.square(wide).mean(-1, True) + eps)
+    return (normed * weight.astype(float32)).astype(x.dtype)
 
 
-def embedding(spec: ModelSpec) -> tuple[Function, Function]:
-    """Forward (ids, positions, table) -> hidden [B,S,h], cosine, sine [B,S,1,D/2]; and backward
-    (ids, d_hidden, total [V,h]) -> total with the table's gradient added."""
+def embedding(spec: ModelSpec, dtype: Type) -> tuple[Function, Function]:
+    """Forward (ids, positions, table) -> hidden [B,S,h] of type `dtype`, cosine, sine [B,S,1,D/2]; and
+    backward (ids, d_hidden, total [V,h]) -> total with the table's gradient added."""
     frequencies = rotary_frequencies(spec.head_dim, spec.rope_theta)
 
     def embed(ids: Tensor, positions: Tensor, table: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         cosine, sine = rotary_angles(positions, frequencies)
-        return ops.gather(table, ids, 0), cosine, sine
+        return ops.gather(table, ids, 0).astype(dtype), cosine, sine
 
     def embed_backward(ids: Tensor, d_hidden: Tensor, total: Tensor) -> Tensor:
-        return ops.tensor_scatter_add(total, ids.expand_dims(-1), d_hidden)
+        return ops.tensor_scatter_add(total, ids.expand_dims(-1), d_hidden.astype(total.dtype))
 
     return embed, embed_backward
 
@@ -166,25 +173,42 @@ def block(spec: ModelSpec, layouts: Sequence[Layout], scaling: float) -> tuple[F
 
 
 def halves(spec: ModelSpec, names: Sequence[str], scaling: float) -> tuple[Function, Function]:
-    """A block before and after its attention; `tensors` come in the order of `names`.
+    """A block before and after its attention; `tensors` come in the order of `names`, those that are trained
+    in float32, from which products cast them to the type of the hidden states.
 
     Before (hidden [B,S,h], cosine, sine, tensors) -> q, k, v [B,S,*,D], turned by their positions. After
     (hidden, mixed [B,S,*], tensors) -> hidden, where `mixed` is what attention gave.
     """
     at = {name: i for i, name in enumerate(names)}
     size, eps, qk_norm = spec.head_dim, spec.rms_eps, spec.qk_norm
+    first, second = spec.q_width, spec.q_width + spec.kv_width
+    shared = f"{SHARED}.lora_A.weight" in at
+
+    def dense(x: Tensor, tensors: tuple[Tensor, ...], name: str) -> Tensor:
+        bias = tensors[at[f"{name}.bias"]].astype(x.dtype) if f"{name}.bias" in at else None
+        return ops.dense(x, tensors[at[f"{name}.weight"]].astype(x.dtype), bias)
+
+    def addition(x: Tensor, tensors: tuple[Tensor, ...], name: str) -> Tensor:
+        a, b = tensors[at[f"{name}.lora_A.weight"]], tensors[at[f"{name}.lora_B.weight"]]
+        return ops.dense(ops.dense(x, a.astype(x.dtype)) * scaling, b.astype(x.dtype))
 
     def linear(x: Tensor, tensors: tuple[Tensor, ...], name: str) -> Tensor:
-        bias = tensors[at[f"{name}.bias"]] if f"{name}.bias" in at else None
-        y = ops.dense(x, tensors[at[f"{name}.weight"]], bias)
+        y = dense(x, tensors, name)
         if f"{name}.lora_A.weight" in at:
-            a, b = tensors[at[f"{name}.lora_A.weight"]], tensors[at[f"{name}.lora_B.weight"]]
-            y = y + ops.dense(ops.dense(x, a) * scaling, b)
+            y = y + addition(x, tensors, name)
         return y
 
-    def heads(x: Tensor, tensors: tuple[Tensor, ...], name: str) -> Tensor:
-        y = linear(x, tensors, f"self_attn.{name}_proj")
-        y = y.reshape((x.shape[0], x.shape[1], -1, size))
+    def projected(x: Tensor, tensors: tuple[Tensor, ...]) -> tuple[Tensor, Tensor, Tensor]:
+        q = linear(x, tensors, "self_attn.q_proj")
+        k = linear(x, tensors, "self_attn.k_proj")
+        v = linear(x, tensors, "self_attn.v_proj")
+        if shared:
+            added = addition(x, tensors, SHARED)
+            q, k, v = q + added[..., :first], k + added[..., first:second], v + added[..., second:]
+        return q, k, v
+
+    def heads(y: Tensor, tensors: tuple[Tensor, ...], name: str) -> Tensor:
+        y = y.reshape((y.shape[0], y.shape[1], -1, size))
         if qk_norm and name != "v":
             y = rms_norm(y, tensors[at[f"self_attn.{name}_norm.weight"]], eps)
         return y
@@ -193,9 +217,10 @@ def halves(spec: ModelSpec, names: Sequence[str], scaling: float) -> tuple[Funct
         hidden: Tensor, cosine: Tensor, sine: Tensor, tensors: tuple[Tensor, ...]
     ) -> tuple[Tensor, Tensor, Tensor]:
         x = rms_norm(hidden, tensors[at["input_layernorm.weight"]], eps)
-        q = rotate(heads(x, tensors, "q"), cosine, sine)
-        k = rotate(heads(x, tensors, "k"), cosine, sine)
-        return q, k, heads(x, tensors, "v")
+        q, k, v = projected(x, tensors)
+        q = rotate(heads(q, tensors, "q"), cosine, sine)
+        k = rotate(heads(k, tensors, "k"), cosine, sine)
+        return q, k, heads(v, tensors, "v")
 
     def after(hidden: Tensor, mixed: Tensor, tensors: tuple[Tensor, ...]) -> Tensor:
         hidden = hidden + linear(mixed, tensors, "self_attn.o_proj")

@@ -62,12 +62,12 @@ class Group:
             gathered: Array = ops.AllGather()(Tensor(array)).asnumpy()
         return gathered
 
-    def part(self, vector: Floats) -> Floats:
+    def part(self, vector: Array) -> Array:
         """This rank's part of a vector [n, ...]: [ceil(n / world), ...]; a copy unless it is all."""
         if self.world == 1:
             return vector
         size = -(-len(vector) // self.world)
-        part = np.zeros((size, *vector.shape[1:]), np.float32)
+        part: Array = np.zeros((size, *vector.shape[1:]), vector.dtype)
         mine = vector[self.rank * size :][:size]
         part[: len(mine)] = mine
         return part

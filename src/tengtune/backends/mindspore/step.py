@@ -20,7 +20,7 @@ from tengtune.backends.mindspore import device, loss, model
 from tengtune.backends.mindspore.device import compiled, scalar
 from tengtune.backends.mindspore.generate import Answering, Texts
 from tengtune.backends.mindspore.lora import adapter_layout, initial_adapter
-from tengtune.backends.mindspore.model import EMBEDDING, HEAD, NORM, Floats, Layout, layer
+from tengtune.backends.mindspore.model import EMBEDDING, HEAD, NORM, Layout, layer
 from tengtune.backends.mindspore.optimizer import adamw
 from tengtune.backends.mindspore.parallel import Gradients, Group, part_shape, zeros
 from tengtune.backends.mindspore.parallel import join as join_ranks
@@ -49,12 +49,10 @@ def join(recipe: Recipe) -> Ranks:
 
 
 class MindSporeBackend:
-    """`backends.base.Backend` on MindSpore, in float32. Blocks are always recomputed in backward, so that
-    the run file's `recompute` changes nothing here. Of several ranks each keeps its part of all state, see
-    parallel.py; a vector is gathered for the call that needs it and freed after."""
-
-    dtype = device.DTYPE
-    slowdown = 1.0
+    """`backends.base.Backend` on MindSpore. Frozen weights are kept in the compute type, what is trained in
+    float32. Blocks are always recomputed in backward, so that the run file's `recompute` changes nothing
+    here. Of several ranks each keeps its part of all state, see parallel.py; a vector is gathered for the
+    call that needs it and freed after."""
 
     def __init__(
         self,
@@ -66,26 +64,30 @@ class MindSporeBackend:
         trainable: bool,
     ) -> None:
         self.spec, self.device, self._recipe = spec, device_name, recipe
+        self.dtype = device.choose_dtype(device_name, recipe.model.dtype)
+        self.slowdown = device.slowdown(device_name, self.dtype)
+        self._type = device.DTYPES[self.dtype]
         self.ranks: Ranks = group
         self.sharded = group.world > 1
         self._group = group
         self._head = EMBEDDING if spec.tie else HEAD
         groups = model.groups(spec)
         block = [groups[layer(0)]]  # the layouts of one block's vectors
+        full = {name: layout for name, layout in groups.items() if trainable and _trained(recipe, name)}
         # Group -> this rank's parts of its vectors, of which the last is the one that is trained, if any is.
-        self._weights: dict[str, tuple[Tensor, ...]] = {
-            name: (_tensor(group.part(layout.read(source, name))),) for name, layout in groups.items()
-        }
+        self._weights: dict[str, tuple[Tensor, ...]] = {}
+        for name, layout in groups.items():
+            vector = layout.read(source, name, "float32" if name in full else self.dtype)
+            self._weights[name] = (_tensor(group.part(vector)),)
         self._lengths = {name: [layout.shape[0]] for name, layout in groups.items()}  # of the whole vectors
-        self._trained: dict[str, Layout] = {}
-        if trainable and recipe.train.method == "full":
-            self._trained = groups
-        elif trainable:
+        adapters: dict[str, Layout] = {}
+        if trainable and recipe.train.method == "lora":
             block.append(adapter_layout(spec, recipe))
-            self._trained = {layer(number): block[-1] for number in range(spec.layers)}
-            for name, layout in self._trained.items():
+            adapters = {layer(number): block[-1] for number in range(spec.layers)}
+            for name, layout in adapters.items():
                 self._weights[name] += (_tensor(group.part(initial_adapter(layout, name, recipe.seed))),)
                 self._lengths[name].append(layout.shape[0])
+        self._trained = full | adapters
         self._moments: dict[str, dict[ShardKind, Tensor]] = {
             name: {kind: zeros(part_shape(layout, group.world)) for kind in KINDS[1:]}
             for name, layout in self._trained.items()
@@ -94,7 +96,7 @@ class MindSporeBackend:
         self._applied = scalar(0.0)
         self._compile(block)
 
-    def _decay(self, layout: Layout) -> Floats:
+    def _decay(self, layout: Layout) -> Array:
         """Where weight decay applies in this rank's part; one number if it is the same everywhere."""
         decays = layout.decays()
         return decays if decays.size == 1 else self._group.part(decays)
@@ -102,9 +104,9 @@ class MindSporeBackend:
     def _compile(self, block: Sequence[Layout]) -> None:
         """Make the graphs; each is compiled when it is first called."""
         spec, scaling = self.spec, self._recipe.lora.alpha / self._recipe.lora.rank
-        self._embed, self._embed_backward = map(compiled, model.embedding(spec))
+        self._embed, self._embed_backward = map(compiled, model.embedding(spec, self._type))
         self._block, self._block_backward = map(compiled, model.block(spec, block, scaling))
-        self._answering = Answering(spec, block, scaling)
+        self._answering = Answering(spec, block, scaling, self.dtype)
         self._rows, self._rows_backward = map(compiled, loss.label_rows(spec.rms_eps))
         self._chunk_loss = compiled(loss.chunk_loss)
         self._chunk_gradient = compiled(loss.chunk_gradient)
@@ -132,7 +134,7 @@ class MindSporeBackend:
         for number in range(self.spec.layers):
             inputs.append(hidden)
             hidden = self._block(hidden, *context, *self._whole(layer(number)))
-        (norm,), (head,), d_rows = self._whole(NORM), self._whole(self._head), []
+        (norm,), head, d_rows = self._whole(NORM), self._head_matrix(), []
         head_trained = self._head in gradients
         d_head = gradients.begin(self._head) if head_trained else None
         for rows, label in zip(self._rows(hidden, norm, labels.place), labels.label, strict=True):
@@ -180,6 +182,11 @@ class MindSporeBackend:
         parts = zip(self._weights[name], self._lengths[name], strict=True)
         return [self._group.whole(part, length) for part, length in parts]
 
+    def _head_matrix(self) -> Tensor:
+        """The head [V,h] in the compute type, cast once for all chunks of the loss."""
+        (head,) = self._whole(self._head)
+        return head if head.dtype == self._type else head.astype(self._type)
+
     def _start(self, batch: Batch) -> tuple[Tensor, Tensor, tuple[Tensor, Tensor, Tensor]]:
         """The ids, their embedding, and what every block needs: cosine, sine, segment."""
         ids = Tensor(batch.ids)
@@ -194,9 +201,9 @@ class MindSporeBackend:
             for number in range(self.spec.layers):
                 hidden = self._block(hidden, *context, *self._whole(layer(number)))
             rows = self._rows(hidden, *self._whole(NORM), labels.place)
-            head = self._whole(self._head)
+            head = self._head_matrix()
             for each, label in zip(rows, labels.label, strict=True):
-                loss_sum = self._chunk_loss(each, label, *head, loss_sum)
+                loss_sum = self._chunk_loss(each, label, head, loss_sum)
         return loss_sum  # type: ignore[no-any-return]
 
     def first_overflow(self, batch: Batch) -> str | None:
@@ -266,7 +273,15 @@ class MindSporeBackend:
             yield from answers.generate_many(texts, asked, stop_ids)
 
 
-def _tensor(vector: Floats) -> Tensor:
+def _trained(recipe: Recipe, group: str) -> bool:
+    """Whether the weights of a group are trained themselves: all are, or with LoRA embedding and head if
+    asked for."""
+    if recipe.train.method == "full":
+        return True
+    return recipe.lora.train_embeddings is True and group in (EMBEDDING, HEAD)
+
+
+def _tensor(vector: Array) -> Tensor:
     """A vector as a Tensor that shares its memory."""
     return mindspore.from_numpy(vector)
 
