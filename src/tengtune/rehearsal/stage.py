@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tengtune import capabilities, files
-from tengtune.backends import base
+from tengtune import files
 from tengtune.data.store import open_store
 from tengtune.lock import beside, held
 from tengtune.recipe import Recipe
@@ -58,14 +57,13 @@ class Rehearsal:
             return self._stages()
 
     def _stages(self) -> list[Done]:
-        answers = capabilities.has("generation", base.choose(self.recipe))
         stages: list[tuple[str, Callable[[], str]]] = [
             ("twin", self._twin),
             ("data", self._data),
             ("train", self._train),
             ("resume", self._resume),
             ("merge", self._merge),
-            *([("predict", self._predict)] if answers else []),
+            ("predict", self._predict),
             ("report", self._report),
         ]
         for name, work in stages:

@@ -9,10 +9,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tengtune import __version__, capabilities, files
+from tengtune import __version__, files
 from tengtune.answer import batch
 from tengtune.answer.speaker import Settings, open_speaker
-from tengtune.backends.base import Asked, Backend, choose, open_backend
+from tengtune.backends.base import Asked, Backend, open_backend
 from tengtune.data.store import Store, open_store
 from tengtune.engine import Result, fingerprint
 from tengtune.lock import beside, held
@@ -46,13 +46,9 @@ def settings(recipe: Recipe) -> dict[str, Any]:
 
 
 def run(recipe: Recipe, console: Console) -> Result:
-    """Answer output.prompts (or the first held-out questions) with both models; nothing, and that is said,
-    where the back end does not answer yet."""
+    """Answer output.prompts (or the first held-out questions) with both models."""
     samples = recipe.folder / "samples.jsonl"
     files.remove(samples)  # of an earlier call: where none are wanted any more, none may stay
-    if not capabilities.has("generation", choose(recipe)):
-        console.warn("predict.cannot_answer")
-        return Result([], {"questions": 0, "too_long": 0})
     tokenizer = open_tokenizer(recipe.model_folder)
     questions = _questions(recipe, tokenizer)
     answers = []
