@@ -1,7 +1,7 @@
-"""LoRA fine-tuning on MindSpore on a CPU: tengtune's back end beside a plain padded MindSpore loop of the same
-model, and beside tengtune's PyTorch back end, in one run.
+"""LoRA fine-tuning on MindSpore on a CPU: tengtune's back end beside a plain padded MindSpore loop of the
+same model, and beside tengtune's PyTorch back end, in one run.
 
-    python bench/mindspore_train.py MODEL DATA.json [--repeat 3] [--cutoff 512] [--only NAME]
+    python bench/mindspore_train.py MODEL DATA.json [--repeat 3] [--cutoff 1024] [--only NAME]
 
 MODEL is a Qwen2 folder with tokenizer.json, DATA an Alpaca file. The plain loop is what MindSpore's own
 tutorials come to: one nn.Cell in graph mode, four documents a step, each padded to --cutoff as the reference
@@ -46,7 +46,7 @@ def main() -> None:
     parser.add_argument("model", type=Path)
     parser.add_argument("data", type=Path)
     parser.add_argument("--repeat", type=int, default=3)
-    parser.add_argument("--cutoff", type=int, default=512)
+    parser.add_argument("--cutoff", type=int, default=1024)
     parser.add_argument("--only", action="append", choices=CONTENDERS, help="repeatable")
     parser.add_argument("--layers", action="store_true", help="compile times by the number of layers")
     parser.add_argument("--one", choices=(*CONTENDERS, "compile"), help=argparse.SUPPRESS)
