@@ -39,11 +39,15 @@ def attend(q: Tensor, k: Tensor, v: Tensor, bias: Tensor) -> Tensor:
 
 def _mask(segment: Tensor) -> Tensor:
     """[B,1,1,S,S]: 0 where a query (next to last axis) may look, NEVER elsewhere."""
+    return (hidden_from(segment).astype(float32) * NEVER).expand_dims(1).expand_dims(1)
+
+
+def hidden_from(segment: Tensor) -> Tensor:
+    """[B,S,S], true where a query (next to last axis) may not look: later tokens, other documents."""
     place = ops.arange(segment.shape[1])
-    earlier = place.expand_dims(1) >= place.expand_dims(0)
-    same = segment.expand_dims(2) == segment.expand_dims(1)
-    allowed = ops.logical_and(earlier, same).astype(float32)
-    return ((1.0 - allowed) * NEVER).expand_dims(1).expand_dims(1)
+    later = place.expand_dims(1) < place.expand_dims(0)
+    other = segment.expand_dims(2) != segment.expand_dims(1)
+    return ops.logical_or(later, other)
 
 
 def rotary_frequencies(size: int, theta: float) -> Tensor:

@@ -20,18 +20,8 @@ from mindspore import Tensor, float32, from_numpy, ops
 
 from tengtune.backends.mindspore.attention import NEVER, attend, rotary_frequencies
 from tengtune.backends.mindspore.device import DTYPES, compiled
-from tengtune.backends.mindspore.model import (
-    EMBEDDING,
-    HEAD,
-    NORM,
-    Floats,
-    Function,
-    Layout,
-    Type,
-    halves,
-    layer,
-    rms_norm,
-)
+from tengtune.backends.mindspore.kernels import Function, Type, rms_norm
+from tengtune.backends.mindspore.model import EMBEDDING, HEAD, NORM, Floats, Layout, halves, layer
 from tengtune.models.spec import ModelSpec
 
 ROWS = 8

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 from mindspore import Tensor, float32, ops
 
-from tengtune.backends.mindspore.model import Function, gradient, rms_norm
+from tengtune.backends.mindspore.kernels import Function, rms_norm
+from tengtune.backends.mindspore.model import gradient
 from tengtune.train.batch import NO_LABEL, Batch
 
 CHUNK_LOGITS = 2**24

@@ -10,22 +10,19 @@ Legend: B rows, S tokens per row, h hidden, V vocabulary, D head size.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from mindspore import Tensor, float32, ops
+from mindspore import Tensor, ops
 
 from tengtune.backends.base import Array, Source
-from tengtune.backends.mindspore.attention import attention, rotary_angles, rotary_frequencies, rotate
+from tengtune.backends.mindspore.attention import rotary_angles, rotary_frequencies, rotate
+from tengtune.backends.mindspore.kernels import Function, Kernels, Type, rms_norm
 from tengtune.models.spec import ModelSpec
 
-Function = Callable[..., Any]
 Floats = npt.NDArray[np.float32]
-Type = Any
-"""A type of MindSpore, such as mindspore.float16."""
 
 EMBEDDING, NORM, HEAD = "model.embed_tokens", "model.norm", "lm_head"
 SHARED = "self_attn.qkv_proj"
@@ -104,13 +101,6 @@ def layer(number: int) -> str:
     return f"model.layers.{number}"
 
 
-def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    """Root-mean-square norm over the last axis, computed in float32, in the type of x."""
-    wide = x.astype(float32)
-    normed = wide * ops.rsqrt(ops.square(wide).mean(-1, True) + eps)
-    return (normed * weight.astype(float32)).astype(x.dtype)
-
-
 def embedding(spec: ModelSpec, dtype: Type) -> tuple[Function, Function]:
     """Forward (ids, positions, table) -> hidden [B,S,h] of type `dtype`, cosine, sine [B,S,1,D/2]; and
     backward (ids, d_hidden, total [V,h]) -> total with the table's gradient added."""
@@ -126,7 +116,9 @@ def embedding(spec: ModelSpec, dtype: Type) -> tuple[Function, Function]:
     return embed, embed_backward
 
 
-def block(spec: ModelSpec, layouts: Sequence[Layout], scaling: float) -> tuple[Function, Function]:
+def block(
+    spec: ModelSpec, layouts: Sequence[Layout], scaling: float, kernels: Kernels
+) -> tuple[Function, Function]:
     """Forward and backward of a block whose weights are the vectors of `layouts`, the last of them trained.
 
     Forward (hidden [B,S,h], cosine, sine, segment [B,S], *vectors) -> hidden. Backward (hidden, cosine,
@@ -134,8 +126,9 @@ def block(spec: ModelSpec, layouts: Sequence[Layout], scaling: float) -> tuple[F
     it takes the forward's input and computes the rest again, so that a step keeps B x S x h per layer.
     The vectors are arguments of their own: Tensors inside a tuple would be taken for constants.
     """
-    before, after = halves(spec, [name for layout in layouts for name in layout.shapes], scaling)
-    unpack = [layout.unpacker() for layout in layouts]
+    names = [name for layout in layouts for name in layout.shapes]
+    before, after = halves(spec, names, scaling, kernels.rms_norm)
+    unpack, mix = [layout.unpacker() for layout in layouts], kernels.attention
 
     def unpack_all(vectors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         tensors = ()
@@ -147,7 +140,7 @@ def block(spec: ModelSpec, layouts: Sequence[Layout], scaling: float) -> tuple[F
         hidden: Tensor, cosine: Tensor, sine: Tensor, segment: Tensor, tensors: tuple[Tensor, ...]
     ) -> Tensor:
         q, k, v = before(hidden, cosine, sine, tensors)
-        return after(hidden, attention(q, k, v, segment), tensors)
+        return after(hidden, mix(q, k, v, segment), tensors)
 
     def forward(hidden: Tensor, cosine: Tensor, sine: Tensor, segment: Tensor, *vectors: Tensor) -> Tensor:
         return apply(hidden, cosine, sine, segment, unpack_all(vectors))
@@ -172,7 +165,9 @@ def block(spec: ModelSpec, layouts: Sequence[Layout], scaling: float) -> tuple[F
     return forward, backward
 
 
-def halves(spec: ModelSpec, names: Sequence[str], scaling: float) -> tuple[Function, Function]:
+def halves(
+    spec: ModelSpec, names: Sequence[str], scaling: float, rms_norm: Function = rms_norm
+) -> tuple[Function, Function]:
     """A block before and after its attention; `tensors` come in the order of `names`, those that are trained
     in float32, from which products cast them to the type of the hidden states.
 

@@ -6,7 +6,7 @@ import math
 
 from mindspore import Tensor, ops
 
-from tengtune.backends.mindspore.model import Function
+from tengtune.backends.mindspore.kernels import Function
 from tengtune.recipe import Train
 
 

@@ -16,7 +16,7 @@ from mindspore import Tensor
 
 from tengtune.backends import answers
 from tengtune.backends.base import Array, Asked, Sampling, Shard, ShardKind, Source, StepHandles
-from tengtune.backends.mindspore import device, loss, model
+from tengtune.backends.mindspore import device, kernels, loss, model
 from tengtune.backends.mindspore.device import compiled, scalar
 from tengtune.backends.mindspore.generate import Answering, Texts
 from tengtune.backends.mindspore.lora import adapter_layout, initial_adapter
@@ -105,7 +105,8 @@ class MindSporeBackend:
         """Make the graphs; each is compiled when it is first called."""
         spec, scaling = self.spec, self._recipe.lora.alpha / self._recipe.lora.rank
         self._embed, self._embed_backward = map(compiled, model.embedding(spec, self._type))
-        self._block, self._block_backward = map(compiled, model.block(spec, block, scaling))
+        chosen = kernels.choose(self.device, spec, self._type)
+        self._block, self._block_backward = map(compiled, model.block(spec, block, scaling, chosen))
         self._answering = Answering(spec, block, scaling, self.dtype)
         self._rows, self._rows_backward = map(compiled, loss.label_rows(spec.rms_eps))
         self._chunk_loss = compiled(loss.chunk_loss)

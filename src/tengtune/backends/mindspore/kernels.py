@@ -1,0 +1,117 @@
+"""Which implementation of each operation a block runs: plain ones, or the fused ones of an Ascend card.
+
+As on PyTorch, a fused operator is taken only after it agreed with the plain one on this very card, forward
+and backward. Rotary positions stay plain: MindSpore's operator for them is on its way out.
+
+Legend: B rows, S tokens per row, H query heads, G key-value heads, D head size, h hidden.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import mindspore
+import numpy as np
+from mindspore import Tensor, float32, ops
+
+from tengtune.backends.mindspore.attention import attention, hidden_from
+from tengtune.models.spec import ModelSpec
+
+Function = Callable[..., Any]
+Type = Any
+"""A MindSpore type: mindspore.float16 and so on."""
+
+
+def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """Root-mean-square norm over the last axis, computed in float32, in the type of x."""
+    wide = x.astype(float32)
+    normed = wide * ops.rsqrt(ops.square(wide).mean(-1, True) + eps)
+    return (normed * weight.astype(float32)).astype(x.dtype)
+
+
+@dataclass(frozen=True)
+class Kernels:
+    """One implementation of each operation, as graph functions."""
+
+    rms_norm: Function = rms_norm
+    """x [...,h], weight [h], eps -> [...,h]"""
+    attention: Function = attention
+    """q [B,S,H,D], k and v [B,S,G,D], segment [B,S] -> [B,S,H*D]"""
+
+
+PLAIN = Kernels()
+
+
+def fused_rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """`rms_norm` by the operator RmsNorm, which wants one type for both."""
+    return ops.rms_norm(x, weight.astype(x.dtype), eps)[0]
+
+
+def fused_attention(q: Tensor, k: Tensor, v: Tensor, segment: Tensor) -> Tensor:
+    """`attention` by the operator FlashAttentionScore, in float16 or bfloat16; its mask is true where a query
+    may not look."""
+    rows, length, heads, size = q.shape
+    mixed = ops.flash_attention_score(
+        q,
+        k,
+        v,
+        heads,
+        attn_mask=hidden_from(segment).expand_dims(1),
+        scalar_value=size**-0.5,
+        input_layout="BSND",
+    )
+    return mixed.reshape((rows, length, -1))
+
+
+def choose(device: str, spec: ModelSpec, dtype: Type) -> Kernels:
+    """The kernels for a device: plain ones everywhere but on an Ascend card."""
+    return agreeing(spec, dtype) if device.startswith("Ascend") else PLAIN
+
+
+def agreeing(spec: ModelSpec, dtype: Type) -> Kernels:
+    """PLAIN with each operation replaced by the fused one that computes the same here."""
+    numbers = np.random.default_rng(0)
+
+    def some(*shape: int) -> Tensor:
+        return Tensor(numbers.standard_normal(shape).astype(np.float32)).astype(dtype)
+
+    length, size = 32, spec.head_dim
+    heads = [some(1, length, count, size) for count in (spec.heads, spec.kv_heads, spec.kv_heads)]
+    segment = Tensor(np.repeat([1, 2, 3, 0], [9, 1, 14, 8]).astype(np.int32)[None])
+    weight = Tensor(numbers.random(spec.hidden, np.float32))
+    trials: dict[str, tuple[Function, tuple[Any, ...]]] = {
+        "rms_norm": (fused_rms_norm, (some(1, length, spec.hidden), weight, spec.rms_eps)),
+        "attention": (fused_attention, (*heads, segment)),
+    }
+    good = {
+        name: function
+        for name, (function, arguments) in trials.items()
+        if _agrees(function, getattr(PLAIN, name), arguments)
+    }
+    return replace(PLAIN, **good)
+
+
+def _agrees(fused: Function, plain: Function, arguments: tuple[Any, ...]) -> bool:
+    """Whether both give the same output and the same gradient of the first argument, to the type's error."""
+    try:
+        ours, theirs = _values(fused, arguments), _values(plain, arguments)
+    except (RuntimeError, TypeError, ValueError, AttributeError, NotImplementedError):
+        return False
+    tolerance = 8 * (2**-23 if arguments[0].dtype == float32 else 2**-7)
+    return all(
+        a.shape == b.shape and bool(np.abs(a - b).max() <= tolerance * np.abs(b).max())
+        for a, b in zip(ours, theirs, strict=True)
+    )
+
+
+def _values(function: Function, arguments: tuple[Any, ...]) -> tuple[Any, Any]:
+    """The output, and the gradient of its sum, as float32 arrays."""
+
+    def summed(first: Tensor) -> tuple[Tensor, Tensor]:
+        out = function(first, *arguments[1:]).astype(float32)
+        return out.sum(), out
+
+    (_, out), gradient = mindspore.value_and_grad(summed, 0, has_aux=True)(arguments[0])
+    return out.asnumpy(), gradient.astype(float32).asnumpy()
