@@ -74,6 +74,21 @@ def qwen1_in_mindformers(weights: Weights) -> Weights:
     return result
 
 
+def adapter_in_mindformers(weights: Weights, qwen1: bool) -> Weights:
+    """PEFT's adapter under the names of mindpet; Qwen1's q, k and v have the A of c_attn each."""
+    result: Weights = {}
+    for name, array in weights.items():
+        linear, letter, _ = name.removeprefix("base_model.model.").rsplit(".", 2)
+        if qwen1 and linear.endswith("c_attn") and letter == "lora_A":
+            array = np.concatenate([array] * 3)
+        whole = {f"{linear}.weight": array}
+        for their, part in (
+            qwen1_in_mindformers(whole) if qwen1 else in_layout(whole, "mindformers", {})
+        ).items():
+            result[their.replace(".weight", f".mindpet_delta_{letter.lower()}")] = part
+    return result
+
+
 def in_turns(q: np.ndarray, k: np.ndarray, v: np.ndarray, groups: int) -> np.ndarray:
     """For each group of heads its rows of q, of k, of v."""
     split = [np.array_split(array, groups) for array in (q, k, v)]

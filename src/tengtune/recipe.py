@@ -62,6 +62,7 @@ CHANGEABLE = (
     "output.max_new_tokens",
     "output.evaluate",
     "output.samples",
+    "output.layout",
 )
 """Keys that may change over an existing run folder, and between a checkpoint and the run that goes on from
 it: what is learned does not depend on them, save for rounding."""
@@ -219,6 +220,7 @@ class Output(Group):
     """Where results go, and what is asked of the tuned model."""
 
     dir: str = "runs"
+    layout: Literal["tengtune", "mindformers"] = "tengtune"  # mindformers: its output folder besides
     prompts: list[str] = []
     max_new_tokens: Positive = 256
     evaluate: list[str] = []  # question files that are scored besides, see evaluate/read.py

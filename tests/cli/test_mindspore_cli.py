@@ -9,7 +9,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from safetensors.numpy import load_file
+from tests.mindformers_lab import adapter_in_mindformers, in_layout
 from tests.tiny import tiny_model, tiny_tokenizer
 
 pytestmark = pytest.mark.slow
@@ -19,7 +22,7 @@ model: model
 backend: mindspore
 data: {files: a.json, seq_len: 64, heldout: 0.2}
 train: {max_steps: 3, global_batch: 2, lr: 0.01}
-output: {max_new_tokens: 8}
+output: {max_new_tokens: 8, layout: mindformers}
 """
 
 
@@ -94,3 +97,18 @@ def test_evaluate_marks_as_on_pytorch(place: Path) -> None:
         for model in ("before", "after"):
             assert mine[model].pop("loss") == pytest.approx(theirs[model].pop("loss"), rel=1e-4)
         assert mine == theirs
+
+
+def test_mindformers_output_folder_holds_base_and_adapter(place: Path) -> None:
+    """Of one rank, whose files hold the whole."""
+    run = place / "runs" / "run"
+    tengtune(place, "merge", "--shards", str(run / "output"), "--out", "whole.safetensors")
+    base, adapter = (
+        load_file(path)
+        for path in (place / "model/model.safetensors", run / "adapter/adapter_model.safetensors")
+    )
+    wanted = {**in_layout(base, "mindformers", {}), **adapter_in_mindformers(adapter, qwen1=False)}
+    found = load_file(place / "whole.safetensors")
+    assert found.keys() == wanted.keys()
+    assert all(np.array_equal(found[name], wanted[name]) for name in wanted)
+    assert (run / "output/checkpoint/rank_0/qwen_rank_0-1_3.ckpt").is_file()

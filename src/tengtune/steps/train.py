@@ -21,7 +21,7 @@ from tengtune.engine import Result
 from tengtune.models import spec as specs
 from tengtune.models.targets import find_targets
 from tengtune.recipe import CHANGEABLE, Recipe
-from tengtune.train import checkpoints, resume, schedule
+from tengtune.train import checkpoints, output_tree, resume, schedule
 from tengtune.train.adaptation import settle
 from tengtune.train.checkpoints import Checkpoint, Parameters, Shelf
 from tengtune.train.fit import Fit
@@ -55,6 +55,16 @@ def inputs(recipe: Recipe) -> list[Path]:
 
 
 def settings(recipe: Recipe) -> dict[str, Any]:
+    """What decides the products: what is learned, and what is written of it."""
+    return {**_learned(recipe), **({"output.layout": recipe.output.layout} if _as_theirs(recipe) else {})}
+
+
+def _as_theirs(recipe: Recipe) -> bool:
+    """Whether mindformers' output folder is written, too."""
+    return recipe.output.layout == "mindformers"
+
+
+def _learned(recipe: Recipe) -> dict[str, Any]:
     """The keys on which what is learned depends, as "group.key"; the model's path is an input."""
     groups = recipe.model_dump(mode="json", include={"model", "train", "lora", "parallel"})
     keys = {f"{group}.{key}": value for group, values in groups.items() for key, value in values.items()}
@@ -69,6 +79,8 @@ def check(recipe: Recipe) -> None:
     capabilities.refuse(recipe, spec, base.choose(recipe))
     if spec is not None:
         open_source(recipe.model_folder, spec)
+        if _as_theirs(recipe):
+            output_tree.refuse(spec, recipe.file)
         if recipe.train.method == "lora":
             find_targets(spec, recipe.lora.targets, recipe.file)
 
@@ -94,6 +106,10 @@ def train(recipe: Recipe, console: Console, anew: bool) -> Result:
     plan = schedule.plan(recipe, store.rows)
     shelf, same = Shelf(recipe.folder / "checkpoints"), _same(recipe)
     files.refuse_taken(shelf.folder, recipe.folder / ("adapter" if recipe.train.method == "lora" else "full"))
+    if _as_theirs(recipe):  # a model from a hub was not there when it was asked before
+        output_tree.refuse(specs.from_folder(recipe.model_folder), recipe.file)
+    if ranks.rank == 0:
+        output_tree.clear(recipe.folder / output_tree.FOLDER, _as_theirs(recipe))
     preflight.check_run(ranks, {**same, **_data_settings(recipe)}, log, console)
     found = None if anew else resume.find(shelf, same, console)
     with explained(recipe):
@@ -116,15 +132,15 @@ def train(recipe: Recipe, console: Console, anew: bool) -> Result:
             saver = Saver(shelf, same, told, recipe.train.keep, nbytes, step, metrics.sync, writers)
             figures = Fit(backend, store, plan, recipe, console, metrics, saver, state, heldout).run()
     chosen = _choose_weights(recipe, backend, shelf, state, console)
-    folder = _write(recipe, backend, shelf.path(chosen)) if ranks.rank == 0 else ""
+    made = _write(recipe, backend, shelf.path(chosen), plan) if ranks.rank == 0 else []
     console.say(
         "train.done",
         course=_course(_metrics_file(recipe, ranks)),
         speed=figures["tokens_per_s"],
         memory=f"{figures['peak_memory_bytes'] / 1e9:.2f}",
     )
-    made = {"trainable_parameters": parameters, "weights_of_step": chosen, "checkpoints": shelf.steps()}
-    return Result([folder, "metrics.jsonl"], {**figures, **about, **made})
+    told = {"trainable_parameters": parameters, "weights_of_step": chosen, "checkpoints": shelf.steps()}
+    return Result([*made, "metrics.jsonl"], {**figures, **about, **told})
 
 
 def _course(path: Path) -> str:
@@ -162,7 +178,7 @@ def _same(recipe: Recipe) -> dict[str, Any]:
     """What a checkpoint must have in common with this run: settings, rows and base weights."""
     digests = {f"data/{name}": resume.data_digest(folder) for name, folder in _stores(recipe).items()}
     source = open_source(recipe.model_folder, specs.from_folder(recipe.model_folder))
-    return {**settings(recipe), **digests, "base weights": resume.model_digest(source)}
+    return {**_learned(recipe), **digests, "base weights": resume.model_digest(source)}
 
 
 def _data_settings(recipe: Recipe) -> dict[str, Any]:
@@ -274,14 +290,21 @@ def _number(loss: float | None) -> str:
     return "-" if loss is None else f"{loss:.4f}"
 
 
-def _write(recipe: Recipe, backend: Backend, checkpoint: Path) -> str:
-    """Write what was trained, which stands in `checkpoint`, too; the name of the folder inside the run
+def _write(recipe: Recipe, backend: Backend, checkpoint: Path, plan: Schedule) -> list[str]:
+    """Write what was trained, which stands in `checkpoint`, too; the names of the folders inside the run
     folder."""
     tensors: Mapping[str, Array] = {s.name: s.array for s in backend.named_shards() if s.kind == "param"}
-    if backend.sharded:  # no rank has all of it
-        tensors = Parameters(checkpoints.read(checkpoint))
+    whole = checkpoints.read(checkpoint) if backend.sharded or _as_theirs(recipe) else None
+    if whole and backend.sharded:  # no rank has all of it
+        tensors = Parameters(whole)
+    made = ["adapter" if recipe.train.method == "lora" else "full"]
     if recipe.train.method == "lora":
         write_lora(recipe.folder / "adapter", backend.spec, recipe.lora, tensors, recipe.model_folder)
-        return "adapter"
-    write_full(recipe.folder / "full", backend.spec, tensors, recipe.model_folder)
-    return "full"
+    else:
+        write_full(recipe.folder / "full", backend.spec, tensors, recipe.model_folder)
+    if whole and _as_theirs(recipe):
+        base, ranks = open_source(recipe.model_folder, backend.spec), backend.ranks.world
+        tree = recipe.folder / output_tree.FOLDER
+        output_tree.write(tree, backend.spec, base, whole, ranks, plan.steps_per_epoch)
+        made.append(output_tree.FOLDER)
+    return made

@@ -33,8 +33,9 @@ from tengtune.train.ranks import Alone, Ranks
 from tengtune.train.state import State
 from tengtune.ui import language
 from tengtune.ui.problems import Problem, os_errors
+from tengtune.weights.ckpt_io import Joined
 from tengtune.weights.safetensors_io import open_file, write_file
-from tengtune.weights.stream import PIECE_BYTES, TensorStream
+from tengtune.weights.stream import PIECE_BYTES, Rows, TensorStream
 
 FORMAT, VERSION = "tengtune checkpoint", 1
 LAYOUT = "layout.json"
@@ -150,6 +151,13 @@ class Checkpoint:
                 whole[offset : offset + part.size] = part
         array: Array = whole.reshape(entry["shape"])
         return array
+
+    def rows(self, key: str) -> Rows:
+        """One tensor by "kind/name", of which no more is read than is asked for."""
+        entry = self.about["tensors"][key]
+        ranges = sorted(entry["ranges"], key=lambda r: int(r["offset"]))
+        held = [self._files[r["rank"]][key].reshape(-1) for r in ranges]
+        return Joined([part.view(np.uint8) for part in held], held[0].dtype, tuple(entry["shape"]))
 
 
 class Parameters(Mapping[str, Array]):
