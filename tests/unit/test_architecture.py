@@ -20,7 +20,7 @@ LEVELS: list[set[str]] = [
     {"cli"},
     {"steps", "rehearsal"},
     {"engine", "pipeline"},
-    {"train", "data", "weights", "hub", "backends", "plan", "host", "diagnose", "cluster"}
+    {"train", "data", "weights", "hub", "backends", "plan", "host", "explain", "cluster"}
     | {"evaluate", "report", "answer", "mindformers"},
     {"text", "models", "facts", "recipe", "recipe_check", "recipe_fault", "run_yaml", "capabilities"},
     {"ui", "files", "json_file", "memory", "lock", "cards", "run_folder"},

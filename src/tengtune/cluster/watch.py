@@ -146,6 +146,7 @@ class Crew:
             rank=start.place.rank,
             how=_how(code),
             lines=_last_lines(log) or "-",
+            diagnosis=_diagnosis(log),
         )
 
     def _first(self, codes: list[int | None], ends: list[dict[str, Any]]) -> int | None:
@@ -245,6 +246,15 @@ def _how(code: int) -> str:
     if -code == signal.SIGKILL:
         return language.say("cluster.killed_memory")
     return language.say("cluster.killed", signal=signal.Signals(-code).name)
+
+
+def _diagnosis(log: Path) -> str:
+    """What its log says of the cause, if that is one we know."""
+    from tengtune.explain.logs import newest
+    from tengtune.explain.screen import for_launcher
+
+    found = newest(log)
+    return "" if found is None else for_launcher(found)
 
 
 def _last_lines(log: Path) -> str:

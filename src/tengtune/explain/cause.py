@@ -1,0 +1,110 @@
+"""Which of the errors in the logs is the cause, and which only follow from it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+
+from tengtune.explain.details import Detail, detail_of
+from tengtune.explain.known import Error
+from tengtune.explain.scan import Hit
+
+QUIET = timedelta(hours=2)
+"""After so long without an error what comes is another failure: plog folders keep those of weeks. HCCL waits
+for others half an hour at most before it says so."""
+LATER = timedelta(minutes=1)
+"""A cause comes before what follows from it; so much for clocks."""
+SUSPECTS = 3
+_NEVER = datetime.max
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """error: the cause, None when no error we know is one. evidence: the line that was first, then those
+    that say the same; without a cause the most suspicious lines. also: a line of each other error, in order
+    of time. wrappers: ids that say that something failed and not what. earlier: errors of failures before."""
+
+    error: Error | None
+    evidence: Sequence[Hit]
+    detail: Detail | None
+    also: Sequence[Hit]
+    wrappers: Sequence[str]
+    earlier: Sequence[Hit]
+
+
+def diagnose(hits: Iterable[Hit]) -> Diagnosis:
+    """The cause, from all lines of all logs, each log's in their order."""
+    everything = _dated(hits)
+    known = [hit for hit in everything if hit.error and hit.error.kind != "wrapper"]
+    latest, before = _last_failure(known)
+    wrappers = sorted({hit.error.id for hit in everything if hit.error and hit.error.kind == "wrapper"})
+    first = _first(latest)
+    if first is None or first.error is None:
+        return Diagnosis(None, _suspects(everything), None, [], wrappers, [])
+    same = [hit for hit in latest if hit.error is first.error]
+    evidence = [first, *(hit for hit in same if hit is not first)]
+    others = [hit for hit in _one_of_each(latest) if hit.error is not first.error]
+    return Diagnosis(first.error, evidence, detail_of(evidence), others, wrappers, _one_of_each(before))
+
+
+def _dated(hits: Iterable[Hit]) -> list[Hit]:
+    """All lines by time; one without takes that of the line before it in its log, else of the one after."""
+    by_file: dict[str, list[Hit]] = {}
+    for hit in hits:
+        by_file.setdefault(hit.file, []).append(hit)
+    dated: list[Hit] = []
+    for each in by_file.values():
+        each.sort(key=lambda hit: hit.line)
+        when = next((hit.when for hit in each if hit.when), None)
+        for hit in each:
+            when = hit.when or when
+            dated.append(replace(hit, when=when))
+    return sorted(dated, key=lambda hit: hit.when or _NEVER)
+
+
+def _last_failure(hits: Sequence[Hit]) -> tuple[list[Hit], list[Hit]]:
+    """The lines of the last failure, and those of earlier ones; lines without a time belong to the last."""
+    begin = 0
+    for i in range(1, len(hits)):
+        now, before = hits[i].when, hits[i - 1].when
+        if now and before and now - before > QUIET:
+            begin = i
+    return list(hits[begin:]), list(hits[:begin])
+
+
+def _first(hits: Sequence[Hit]) -> Hit | None:
+    """The line of the cause: the first that is a cause by itself, unless all these come after others had
+    already felt it; else the first symptom, else the first warning."""
+    present = {hit.error.id: hit.error for hit in hits if hit.error}
+    followers = {id for error in present.values() for id in error.over}
+    by_kind: dict[str, Hit] = {}
+    for hit in hits:
+        if hit.error and hit.error.id not in followers:
+            by_kind.setdefault(hit.error.kind, hit)
+    root, symptom = by_kind.get("root"), by_kind.get("symptom")
+    if root and symptom and root.when and symptom.when and root.when - symptom.when > LATER:
+        return symptom
+    return root or symptom or by_kind.get("warning")
+
+
+def _one_of_each(hits: Iterable[Hit]) -> list[Hit]:
+    """The first line of each error."""
+    first: dict[str, Hit] = {}
+    for hit in hits:
+        if hit.error:
+            first.setdefault(hit.error.id, hit)
+    return list(first.values())
+
+
+def _suspects(hits: Sequence[Hit]) -> list[Hit]:
+    """The most suspicious lines, the earlier of two alike; the same but for numbers is the same."""
+    chosen: dict[str, Hit] = {}
+    for hit in sorted((hit for hit in hits if hit.error is None), key=lambda hit: -hit.score):
+        chosen.setdefault("".join(c for c in hit.text if not c.isdigit()), hit)
+    return list(chosen.values())[:SUSPECTS]
+
+
+def ranks(hits: Iterable[Hit]) -> list[int]:
+    """The ranks these lines are of."""
+    return sorted({hit.rank for hit in hits if hit.rank is not None})

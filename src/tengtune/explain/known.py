@@ -1,0 +1,155 @@
+"""The errors we know: facts/errors.yaml, the cards' health codes, and a user's own files in the same form."""
+
+from __future__ import annotations
+
+import csv
+import functools
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from tengtune.explain.sieve import SHORTEST
+from tengtune.ui import language
+from tengtune.ui.problems import Problem, os_errors
+
+KINDS = ("root", "symptom", "warning", "wrapper")
+DETAILS = ("memory", "collectives", "missing_ranks", "location")
+KEYS = {"kind", "find", "regex", "code", "over", "detail", "en", "zh", "source"}
+_NUMBER = r"(?i)(?:err\w*[ _]?code|ret\w*|result)\W{0,4}(?:is )?\W?"
+"""What stands before a code that is a number: "error code is ", "ErrCode=", "runtime result = "."""
+_LEADS = " =[:('\""
+
+
+@dataclass(frozen=True)
+class Error:
+    """One entry, as facts/errors.yaml has it. A line tells of this error when it holds one of `find`, and
+    `regex`, if there is one, matches in it. texts: language -> {"means", "fix"}."""
+
+    id: str
+    kind: str
+    find: tuple[bytes, ...]
+    regex: re.Pattern[bytes] | None
+    over: tuple[str, ...]
+    detail: str | None
+    texts: Mapping[str, Mapping[str, str]]
+    source: str
+
+    @property
+    def means(self) -> str:
+        """What it means, in the language in force."""
+        return self.texts[language.current()]["means"]
+
+    @property
+    def fix(self) -> str:
+        """What to do, in the language in force."""
+        return self.texts[language.current()]["fix"]
+
+
+def load(own: Iterable[Path] = ()) -> dict[str, Error]:
+    """All errors by id; those of `own`, YAML files, come on top and replace ours of the same id. Problem for
+    a file that is not in our form."""
+    found = dict(_ours())
+    for path in own:
+        with os_errors(path):
+            text = path.read_bytes()
+        found |= _read(text, path)
+    return found
+
+
+@functools.cache
+def _ours() -> Mapping[str, Error]:
+    folder = resources.files("tengtune.facts")
+    found = _read(folder.joinpath("errors.yaml").read_bytes(), Path("errors.yaml"))
+    return found | _health(folder.joinpath("npu_health_codes.csv").read_text("utf-8"))
+
+
+def _read(text: bytes, path: Path) -> dict[str, Error]:
+    import yaml
+
+    try:
+        tree = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise Problem("explain.bad_facts", where=path, reason=" ".join(str(error).split())[:300]) from error
+    if not isinstance(tree, dict):
+        raise Problem("explain.bad_facts", where=path, reason=language.say("explain.no_entries"))
+    return {str(id): _error(str(id), entry, path) for id, entry in tree.items()}
+
+
+def _error(id: str, entry: Any, path: Path) -> Error:
+    """An entry in our terms; Problem that names what is wrong in it."""
+    fault = _fault(entry)
+    if fault:
+        raise Problem("explain.bad_facts", where=f"{path}: {id}", reason=fault)
+    pattern, texts = entry.get("regex"), entry.get("find")
+    if "code" in entry:
+        code = str(entry["code"])
+        pattern = (_NUMBER if code.isdigit() else r"(?<![0-9A-Za-z])") + re.escape(code) + r"(?![0-9A-Za-z])"
+        texts = [lead + code for lead in _LEADS] if code.isdigit() else [code]
+    try:
+        regex = re.compile(pattern.encode()) if pattern else None
+    except re.error as error:
+        raise Problem("explain.bad_facts", where=f"{path}: {id}", reason=f"regex: {error}") from error
+    return Error(
+        id,
+        entry["kind"],
+        tuple(text.encode() for text in texts),
+        regex,
+        tuple(entry.get("over", ())),
+        entry.get("detail"),
+        {name: entry[name] for name in language.LANGUAGES},
+        str(entry.get("source", "")),
+    )
+
+
+def _fault(entry: Any) -> str:
+    """What keeps an entry from being one; empty when nothing does."""
+    if not isinstance(entry, dict) or set(entry) - KEYS:
+        return language.say("explain.entry_keys", keys=", ".join(sorted(KEYS)))
+    if entry.get("kind") not in KINDS:
+        return language.say("explain.entry_value", key="kind", wanted=" | ".join(KINDS))
+    if entry.get("detail") not in (None, *DETAILS):
+        return language.say("explain.entry_value", key="detail", wanted=" | ".join(DETAILS))
+    texts = [str(entry["code"])] if "code" in entry else entry.get("find")
+    if not isinstance(texts, list) or not texts or not all(_is_anchor(text) for text in texts):
+        return language.say("explain.entry_find", count=SHORTEST)
+    if not isinstance(entry.get("regex", ""), str) or not isinstance(entry.get("over", []), list):
+        return language.say("explain.entry_value", key="regex, over", wanted="'...', [...]")
+    for name in language.LANGUAGES:
+        said = entry.get(name)
+        if not isinstance(said, dict) or not all(isinstance(said.get(key), str) for key in ("means", "fix")):
+            return language.say("explain.entry_value", key=name, wanted="{means: ..., fix: ...}")
+    return ""
+
+
+def _is_anchor(text: object) -> bool:
+    return isinstance(text, str) and "\n" not in text and len(text.encode()) >= SHORTEST
+
+
+def _health(table: str) -> dict[str, Error]:
+    """The cards' health codes, each as an error of its own: health_80C78008. Where nothing is to be done the
+    code is a notice."""
+    found = {}
+    for row in csv.DictReader(table.splitlines()):
+        digits = row["code"][2:].upper()
+        forms = tuple({f"0x{digits}".encode(), f"0x{digits.lower()}".encode()})
+        actions = row["actions"].split()
+        found[f"health_{digits}"] = Error(
+            f"health_{digits}",
+            "warning" if actions == ["none"] else "root",
+            forms,
+            re.compile(rb"(?<![0-9A-Za-z])0[xX]" + digits.encode() + rb"(?![0-9A-Za-z])", re.IGNORECASE),
+            (),
+            None,
+            {name: _health_texts(name, row, actions) for name in language.LANGUAGES},
+            "Ascend/mind-cluster (Apache-2.0), fault codes",
+        )
+    return found
+
+
+def _health_texts(name: language.Language, row: Mapping[str, str], actions: Iterable[str]) -> dict[str, str]:
+    messages = language.area_messages("explain")
+    means = messages["explain.health"][name].format(cause=row[f"cause_{name}"], code=row["code"])
+    return {"means": means, "fix": " ".join(messages[f"explain.do_{action}"][name] for action in actions)}
