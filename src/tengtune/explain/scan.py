@@ -24,6 +24,10 @@ TAIL = 1 << 18
 """The end of a log, in bytes, in which everything is looked at, however often it came before."""
 MARGIN = 4096
 """Bytes around a line that are there when it is judged."""
+PENDING = 1 << 16
+"""Bytes of a line that are waited for; what is longer is judged piece by piece."""
+SEQUENCE = 256
+"""Bytes a sequence of the terminal (a colour, a title) may have."""
 LONGEST = 2048
 """Bytes before and after a place that count as its line."""
 SHOWN = 400
@@ -97,20 +101,33 @@ class _Scanner:
         self._vain: Counter[Owner] = Counter()
         self._full: set[Owner] = set()
         self._last: dict[Owner, int] = {}  # owner -> the last line it was found in
-        self._data, self._done, self._line = b"", 0, 1
+        self._held, self._data, self._done, self._line = b"", b"", 0, 1
         self._tail, self._rank = b"", stamps.rank_of_name(file)
         self._reading = Reading()
 
     def feed(self, block: bytes) -> None:
         self._reading.bytes += len(block)
-        keep = max(self._done - MARGIN, 0)
+        block = self._held + block
+        if b"\x1b" in block:  # a sequence may end in the next block
+            cut = block.rfind(b"\x1b", max(len(block) - SEQUENCE, 0))
+            block, self._held = (block[:cut], block[cut:]) if cut >= 0 else (block, b"")
+            block = _COLOURS.sub(b"", block)
+        else:
+            self._held = b""
+        self._take(block)
+
+    def _take(self, block: bytes) -> None:
+        keep = max(self._done - MARGIN, 0) & ~1  # the sieve looks at even places
         self._data, self._done = self._data[keep:] + block, self._done - keep
         limit = len(self._data) - MARGIN
-        stop = self._data.rfind(b"\n", self._done, max(limit, 0)) + 1 or limit
+        stop = self._data.rfind(b"\n", self._done, max(limit, 0)) + 1
+        if not stop and limit - self._done > PENDING:
+            stop = limit
         if stop > self._done:
             self._look(stop)
 
     def end(self) -> Reading:
+        self._take(_COLOURS.sub(b"", self._held))
         self._look(len(self._data))
         self._reading.lines = self._line - (self._data[-1:] in (b"\n", b""))
         self._look_back()
@@ -150,15 +167,15 @@ class _Scanner:
     def _found(self, data: bytes, start: int, stop: int) -> Iterator[tuple[int, int, int, Owner]]:
         """(place, the line's begin and end, what it tells of), in order of places."""
         low = high = -1
-        bare, seen = b"", set[Owner]()
+        line, seen = b"", set[Owner]()
         for place, maybe in self._sieve.places(data, start, stop):
             if place >= high:
                 low, high = _line_around(data, place)
-                bare, seen = _COLOURS.sub(b"", data[low:high]), set()
+                line, seen = data[low:high], set()
             for text, owner in maybe:
                 if owner in seen:
                     continue
-                if text in bare and self._matches(owner, bare):
+                if text in line and self._matches(owner, line):
                     seen.add(owner)
                     yield place, low, high, owner
                 elif isinstance(owner, bytes):
@@ -171,7 +188,7 @@ class _Scanner:
     def _note(self, data: bytes, low: int, high: int, line: int, owner: Owner) -> None:
         """Keep a line."""
         error = None if isinstance(owner, bytes) else self._errors[owner]
-        rank = stamps.rank_of(_COLOURS.sub(b"", data[low:high]))
+        rank = stamps.rank_of(data[low:high])
         self._reading.hits.append(
             Hit(
                 error,
@@ -205,12 +222,11 @@ def _line_around(data: bytes, place: int) -> tuple[int, int]:
 
 
 def readable(line: bytes, lines: bool = False) -> str:
-    """A line as text: no colours, nothing that moves a cursor; UTF-8, else GB 18030, else bytes as such."""
-    bare = _COLOURS.sub(b"", line)
+    """A line as text, with nothing that moves a cursor; UTF-8, else GB 18030, else bytes as such."""
     text = ""
     for encoding, errors in (("utf-8", "strict"), ("gb18030", "strict"), ("utf-8", "backslashreplace")):
         try:
-            text = bare.decode(encoding, errors)
+            text = line.decode(encoding, errors)
             break
         except UnicodeDecodeError:
             continue

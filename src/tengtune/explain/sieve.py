@@ -17,7 +17,7 @@ import numpy.typing as npt
 Owner = TypeVar("Owner", bound=Hashable)
 Pairs = npt.NDArray[np.uint16]
 _MIX = np.uint16(40503)
-_COMMON = b"etaoinsr0"
+_COMMON = b"etaoinsr0 "
 _WORDS = (b"fail", b"rror", b"RROR", b"xcept", b"Task", b"evice", b"emory", b"time")
 """Pieces of the words that logs are full of."""
 SHORTEST = 5
@@ -39,13 +39,16 @@ class Sieve(Generic[Owner]):
         self._table[_mixed(low, high)] = True
 
     def places(self, data: bytes, start: int, stop: int) -> Iterator[tuple[int, list[tuple[bytes, Owner]]]]:
-        """Places in data[start:stop] where a text may stand, in order, with what it may be. A place is within
-        the text, which may begin before it and reach beyond `stop`."""
-        count = (min(stop + SHORTEST, len(data)) - start) // 2
-        if count < 2 or not self._owners:
+        """Even places in data[start:stop] where a text may stand, in order, with what it may be. A place is
+        within the text, which may begin before it and reach beyond `stop`: so data may be looked through part
+        by part, if its begin stays an even one."""
+        start += start % 2
+        count, wanted = (len(data) - start) // 2, (stop - start + 1) // 2
+        if count < 2 or wanted < 1 or not self._owners:
             return
         pairs: Pairs = np.frombuffer(data, "<u2", count, start)
-        passed = np.flatnonzero(np.take(self._table, _mixed(pairs[:-1], pairs[1:]), mode="clip"))
+        mixed = _mixed(pairs[:-1][:wanted], pairs[1:][:wanted])
+        passed = np.flatnonzero(np.take(self._table, mixed, mode="clip"))
         four = pairs[passed].astype(np.uint64) | pairs[passed + 1].astype(np.uint64) << np.uint64(16)
         third = pairs[np.minimum(passed + 2, count - 1)].astype(np.uint64)
         found = [
@@ -73,8 +76,7 @@ def _mixed(low: Pairs, high: Pairs) -> Pairs:
 
 
 def _rarest(text: bytes, width: int) -> bytes:
-    """The bytes that ordinary lines are least likely to hold. A space counts against them: colours may be
-    switched there."""
+    """The bytes that ordinary lines are least likely to hold."""
     windows = [text[i : i + width] for i in range(len(text) - width + 1)]
     return max(windows, key=_rarity)
 
@@ -85,8 +87,6 @@ def _rarity(window: bytes) -> int:
 
 
 def _weight(byte: int) -> int:
-    if byte == ord(" "):
-        return -2
     if byte in _COMMON:
         return 0
     return 1 if chr(byte).islower() or chr(byte).isdigit() else 2
