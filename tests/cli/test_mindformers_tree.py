@@ -4,6 +4,7 @@ what was trained, under mindformers' names."""
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import ml_dtypes
@@ -132,19 +133,29 @@ def test_the_checkpoint_has_masters_moments_and_counters(place: Path) -> None:
         assert (folder / last).is_file()
 
 
-def test_the_tree_follows_the_run_file_and_the_training(place: Path) -> None:
-    """Switched off it goes; switched on again, nothing is trained, and of two ranks one is left."""
-    run = place / "runs/full"
-    before, steps = (run / "full/model.safetensors").read_bytes(), (run / "metrics.jsonl").read_text()
-    settings = ["-s", "parallel.ranks=1", "-s"]
+def test_the_tree_follows_the_run_file_and_the_training(place: Path, tmp_path: Path) -> None:
+    """Switched off it goes; switched on again, nothing is trained, and of two ranks one is left. A training
+    that is refused touches neither."""
+    here = shutil.copytree(place, tmp_path / "copy")
+    run = here / "runs/full"
+    before, losses = (run / "full/model.safetensors").read_bytes(), logged(run)
+    alone = ["train", "full.yaml", "-s", "parallel.ranks=1", "-s"]
     for layout, found in (("tengtune", []), ("mindformers", ["rank_0"])):
-        code, _, err = tengtune(place, "train", "full.yaml", *settings, f"output.layout={layout}")
+        code, _, err = tengtune(here, *alone, f"output.layout={layout}")
         assert code == 0, err
         assert [p.name for p in run.glob("output/checkpoint_network/*")] == found
         assert [p.name for p in run.glob("output/strategy/*")] == [
             f"ckpt_strategy_{rank}.ckpt" for rank in found
         ]
     assert (run / "full/model.safetensors").read_bytes() == before
-    assert [line for line in (run / "metrics.jsonl").read_text().splitlines() if '"loss"' in line] == [
-        line for line in steps.splitlines() if '"loss"' in line
-    ]
+    assert logged(run) == losses
+    (here / "a.json").write_text(json.dumps([{"instruction": "other", "output": "rows"}] * 9))
+    code, _, err = tengtune(here, *alone, "output.layout=mindformers")
+    assert (code, "checkpoint.other_run" in err) == (2, True), err
+    assert (run / "output/checkpoint_network/rank_0/qwen_rank_0-network.ckpt").is_file()
+
+
+def logged(run: Path) -> list[float]:
+    """The losses of the steps."""
+    records = map(json.loads, (run / "metrics.jsonl").read_text().splitlines())
+    return [record["loss"] for record in records if "loss" in record]

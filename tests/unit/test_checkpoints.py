@@ -113,6 +113,11 @@ def test_any_split_over_ranks_reads_back_whole(
     read = {shard.name: shard for shard in found.shards()}
     assert {name: shard.array.shape for name, shard in read.items()} == {s.name: s.shape for s in whole}
     assert all(read[s.name].array.tobytes() == s.array.tobytes() for s in whole)
+    for shard in whole:  # and a part of it by its rows
+        rows, middle = found.rows(f"param/{shard.name}"), len(shard.array) // 2
+        assert (rows.shape, rows.dtype) == (shard.array.shape, shard.array.dtype)
+        assert np.array_equal(rows[:middle], shard.array[:middle])
+        assert np.array_equal(rows[middle:], shard.array[middle:])
 
 
 def reason(folder: Path) -> str:

@@ -108,10 +108,10 @@ def train(recipe: Recipe, console: Console, anew: bool) -> Result:
     files.refuse_taken(shelf.folder, recipe.folder / ("adapter" if recipe.train.method == "lora" else "full"))
     if _as_theirs(recipe):  # a model from a hub was not there when it was asked before
         output_tree.refuse(specs.from_folder(recipe.model_folder), recipe.file)
-    if ranks.rank == 0:
-        output_tree.clear(recipe.folder / output_tree.FOLDER, _as_theirs(recipe))
     preflight.check_run(ranks, {**same, **_data_settings(recipe)}, log, console)
     found = None if anew else resume.find(shelf, same, console)
+    if ranks.rank == 0:  # no earlier than here, where nothing refuses the run any more
+        output_tree.clear(recipe.folder / output_tree.FOLDER, _as_theirs(recipe))
     with explained(recipe):
         backend = base.open_backend(recipe, recipe.model_folder)
         shards = [(s.kind, s.array.size, s.array.nbytes) for s in backend.named_shards()]
