@@ -14,7 +14,7 @@ from datetime import datetime
 
 from tengtune.explain import stamps
 from tengtune.explain.known import Error
-from tengtune.explain.sieve import Sieve
+from tengtune.explain.sieve import Sieve, lines_between
 
 MOST = 256
 """Lines of a kind that are kept of one log, from its beginning on; more only near its end."""
@@ -137,11 +137,11 @@ class _Scanner:
         """Judge what is there up to `stop`."""
         start, line = self._done, self._line
         for place, low, high, owner in self._found(self._data, start, stop):
-            line += self._data.count(b"\n", start, place)
+            line += lines_between(self._data, start, place)
             start = max(start, place)
             if self._last.get(owner, 0) != line and self._counts[owner] < MOST:
                 self._note(self._data, low, high, line, owner)
-        self._line = line + self._data.count(b"\n", start, stop)
+        self._line = line + lines_between(self._data, start, stop)
         self._tail = (self._tail + self._data[max(self._done, stop - TAIL) : stop])[-TAIL:]
         self._done = stop
         self._leave_out()
