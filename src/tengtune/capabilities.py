@@ -81,7 +81,7 @@ _ALL = (
     Feature("float16", "model.dtype", _float16, training=False, text="dtype"),
     Feature("bfloat16", "model.dtype", _bfloat16, training=False, text="dtype"),
     Feature("ranks", "parallel.ranks", lambda r, s: r.parallel.ranks > 1),
-    Feature("nodes", "parallel.nodes", lambda r, s: r.parallel.nodes > 1, text="ranks"),
+    Feature("nodes", "parallel.nodes", lambda r, s: r.parallel.nodes > 1),
     Feature(
         "train_embeddings",
         "lora.train_embeddings",

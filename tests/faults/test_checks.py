@@ -126,13 +126,8 @@ def test_the_hub_id_that_a_folder_may_stand_for(place: Path) -> None:
         assert f"`tengtune download {model}`" in done.stderr, done.stderr
 
 
-def test_several_ranks_are_not_ignored(place: Path) -> None:
-    options = ("-s", "backend=mindspore", "-s", "parallel.ranks=2")
-    assert "parallel.ranks: 2" in refused(place, "capability.ranks", *options).stderr
-
-
 def test_a_type_the_back_end_lacks(place: Path) -> None:
-    refused(place, "capability.dtype", "-s", "backend=mindspore", "-s", "model.dtype=float16")
+    refused(place, "capability.dtype", "-s", "backend=mindspore", "-s", "model.dtype=bfloat16")
 
 
 @pytest.mark.parametrize(

@@ -292,7 +292,6 @@ def test_a_port_that_is_taken_is_said(tmp_path: Path) -> None:
         (("-s", "parallel.nodes=2", "--master", "h:1", "--node-rank", "2"), "cluster.node_rank"),
         (("-s", "parallel.nodes=3"), "cluster.uneven"),
         (("-s", "parallel.ranks=3"), "recipe.batch"),
-        (("-s", "backend=mindspore"), "capability.ranks"),
     ],
 )
 def test_what_cannot_be_is_said_before_anything_starts(

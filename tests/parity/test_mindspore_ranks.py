@@ -29,10 +29,13 @@ def rows_of(step):  # five rows: the last rank's third is padding
     return [make_batch([row], 48, 32) for row in rows], make_batch([[]], 48, 32)
 
 out = sys.argv[1]
-for method in ("lora", "full"):
+for case in ("lora", "full", "float16"):
     # 385 rows of an embedding: one is left over.
-    spec = from_config(tiny_config(vocab_size=385, tie_word_embeddings=method == "full"))
-    recipe = make_recipe(method, lr=1e-2, clip_norm=0.5, weight_decay=0.1)
+    spec = from_config(tiny_config(vocab_size=385, tie_word_embeddings=case == "full"))
+    method, half = "full" if case == "full" else "lora", case == "float16"
+    recipe = make_recipe(method, lora={"train_embeddings": half}, lr=1e-2, clip_norm=0.5, weight_decay=0.1)
+    if half:
+        recipe = recipe.model_copy(update={"model": recipe.model.model_copy(update={"dtype": "float16"})})
     backend = build(spec, tiny_weights(spec), recipe)
     rank, world = backend.ranks.rank, backend.ranks.world
     figures = []
@@ -50,7 +53,7 @@ for method in ("lora", "full"):
     values = {f"{s.kind} {s.offset} {s.shape} {s.name}": s.array for s in backend.named_shards()}
     bytes_held = sum(array.nbytes for array in values.values())
     texts = backend.ranks.gather("rank " + "一" * rank)
-    np.savez(f"{out}_{method}_{rank}.npz", figures=np.array(figures), texts=np.array(texts),
+    np.savez(f"{out}_{case}_{rank}.npz", figures=np.array(figures), texts=np.array(texts),
              most=backend.ranks.most(rank), bytes_held=bytes_held, **values)
 """
 
@@ -97,7 +100,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", ["lora", "full"])
+@pytest.mark.parametrize("case", ["lora", "full", "float16"])
 def test_ranks_train_as_one(folder: Path, case: str) -> None:
     one = dict(np.load(folder / f"1_{case}_0.npz"))
     many = [dict(np.load(folder / f"{WORLD}_{case}_{rank}.npz")) for rank in range(WORLD)]

@@ -28,13 +28,22 @@ PROOFS = {
     ("full", "torch"): "unit/test_torch_step.py::test_it_learns",
     ("full", "mindspore"): "parity/test_mindspore_training.py::test_every_tensor_and_moment_is_torchs",
     ("float16", "torch"): "unit/test_torch_step.py::test_narrow_types_to_their_own_error",
+    ("float16", "mindspore"): "parity/test_mindspore_features.py::test_float16_is_torchs_float32",
     ("bfloat16", "torch"): "unit/test_torch_step.py::test_narrow_types_to_their_own_error",
     ("ranks", "torch"): "parity/test_data_parallel.py::test_ranks_train_as_one",
     ("ranks", "mindspore"): "parity/test_mindspore_ranks.py::test_ranks_train_as_one",
     ("nodes", "torch"): "faults/test_ranks.py::test_two_machines_with_one_folder_train_as_one",
     ("nodes", "mindspore"): "faults/test_mindspore_ranks.py::test_two_machines_train_as_one",
     ("train_embeddings", "torch"): "parity/test_qwen1_peft.py::test_embedding_and_head_trained_along",
+    (
+        "train_embeddings",
+        "mindspore",
+    ): "parity/test_mindspore_features.py::test_a_qwen1_base_model_is_trained_as_on_torch",
     ("qwen1_lora", "torch"): "parity/test_qwen1_peft.py::test_twelve_steps_are_pefts",
+    (
+        "qwen1_lora",
+        "mindspore",
+    ): "parity/test_mindspore_features.py::test_a_qwen1_base_model_is_trained_as_on_torch",
     ("qwen1_long", "torch"): "golden/test_qwen1_golden.py::test_a_text_beyond_seq_length",
     ("zero_1", "mindspore"): "parity/test_mindspore_ranks.py::test_ranks_train_as_one",
     ("zero_2", "mindspore"): "parity/test_mindspore_ranks.py::test_ranks_train_as_one",
@@ -127,9 +136,7 @@ def test_what_full_tuning_does_not_read_is_not_asked_for() -> None:
 
 
 TORCH_REFUSES = {"int8_base", "zero_1", "zero_2", "zero_3", "offload_optimizer"}
-MINDSPORE_REFUSES = {
-    "int8_base", "offload_optimizer", "float16", "bfloat16", "train_embeddings", "qwen1_lora", "qwen1_long",
-}  # fmt: skip
+MINDSPORE_REFUSES = {"int8_base", "offload_optimizer", "bfloat16", "qwen1_long"}
 
 
 @pytest.mark.parametrize("backend", ["torch", "mindspore"])
@@ -142,8 +149,7 @@ def test_what_is_refused(name: str, settings: str, words: str, spec: ModelSpec |
     with pytest.raises(Problem) as caught:
         capabilities.refuse(recipe, spec, backend)
     found = caught.value
-    expected = {"zero_1": "zero", "zero_2": "zero", "zero_3": "zero", "nodes": "ranks"}
-    expected |= {"float16": "dtype", "bfloat16": "dtype"}
+    expected = {"zero_1": "zero", "zero_2": "zero", "zero_3": "zero", "bfloat16": "dtype"}
     assert (found.code, found.exit_code) == (f"capability.{expected.get(name, name)}", 2)
     assert found.where == "/x/model"
     for tongue in language.LANGUAGES:
@@ -166,7 +172,7 @@ def test_who_only_asks_a_model_is_not_refused_for_its_training() -> None:
     )
     capabilities.refuse(trained, QWEN2, "mindspore", training=False)
     with pytest.raises(Problem, match=r"capability\.dtype"):
-        capabilities.refuse(make_recipe("model.dtype=float16"), QWEN2, "mindspore", training=False)
+        capabilities.refuse(make_recipe("model.dtype=bfloat16"), QWEN2, "mindspore", training=False)
     with pytest.raises(Problem, match=r"capability\.qwen1_long"):
         capabilities.refuse(make_recipe("data.seq_len=513"), QWEN1, "mindspore", training=False)
 
@@ -180,7 +186,7 @@ def test_a_refusal_loads_no_framework(
 ) -> None:
     run = {"model": str(tiny_model(tmp_path / "model")), "data": "a.json"}
     (tmp_path / "run.yaml").write_text(json.dumps(run))
-    recipe = recipes.load(tmp_path / "run.yaml", ["model.dtype=float16", override])
+    recipe = recipes.load(tmp_path / "run.yaml", ["model.dtype=bfloat16", override])
 
     def loaded(name: str) -> None:
         raise AssertionError(name)
