@@ -92,7 +92,7 @@ def card(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
 
 def test_operators_that_agree_are_taken(card: pytest.MonkeyPatch) -> None:
     chosen = kernels.choose("Ascend:0", SPEC, mindspore.float32)
-    assert chosen == kernels.Kernels(kernels.fused_rms_norm, kernels.fused_attention)
+    assert chosen == kernels.Kernels(kernels.fused_mask, kernels.fused_attention, kernels.fused_rms_norm)
 
 
 @pytest.mark.parametrize("name", ["rms_norm", "flash_attention_score"])
@@ -100,17 +100,18 @@ def test_one_that_differs_or_fails_is_not(name: str, card: pytest.MonkeyPatch) -
     def fails(*arguments: Any, **options: Any) -> Any:
         raise RuntimeError("The kernel unregistered.")
 
-    other = "attention" if name == "rms_norm" else "rms_norm"
     for bad in (shifted(getattr(ops, name)), fails):
         card.setattr(ops, name, bad)
         chosen = kernels.choose("Ascend:0", SPEC, mindspore.float32)
-        kept = {"rms_norm": chosen.rms_norm, "attention": chosen.attention}
-        assert kept[other] is getattr(kernels, f"fused_{other}")
-        plain = "rms_norm" if name == "rms_norm" else "attention"
-        assert kept[plain] is getattr(kernels.PLAIN, plain)
+        fused = (chosen.rms_norm is kernels.fused_rms_norm, chosen.attention is kernels.fused_attention)
+        assert fused == ((False, True) if name == "rms_norm" else (True, False))
+        assert (chosen.mask is kernels.fused_mask) == (name == "rms_norm")
 
 
 def test_on_a_cpu_all_is_plain() -> None:
     """Where the real operators are not registered."""
-    assert kernels.choose("cpu", SPEC, mindspore.float32) is kernels.PLAIN
-    assert kernels.choose("Ascend:0", SPEC, mindspore.float32) == kernels.PLAIN
+    for device_name in ("cpu", "Ascend:0"):
+        chosen = kernels.choose(device_name, SPEC, mindspore.float32)
+        assert (chosen.rms_norm, chosen.attention) == (kernels.rms_norm, kernels.attention)
+        copies = SPEC.heads if device_name == "cpu" else 1
+        assert chosen.mask(Tensor([[1, 1, 2, 0]])).shape == (1, copies, 4, 4)

@@ -8,20 +8,65 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from mindspore import Tensor, float32, ops
+from mindspore import Tensor, float32, nn, ops
 
 NEVER = -1e30
 """Added to a score, this makes its probability exactly 0."""
 
 # Not ops.matmul: on a CPU the gradient of its general form takes several times as long.
 _product, _product_of_transposed = ops.BatchMatMul(), ops.BatchMatMul(transpose_b=True)
+_transposed_product, _softmax = ops.BatchMatMul(transpose_a=True), ops.Softmax(-1)
 
 
-def attention(q: Tensor, k: Tensor, v: Tensor, segment: Tensor) -> Tensor:
-    """Causal attention that never leaves a document: q [B,S,H,D], k and v [B,S,G,D], segment [B,S]
-    -> [B,S,H*D]. Padding (segment 0) sees padding only, so that no row of scores is empty."""
-    q = q * (1.0 / math.sqrt(q.shape[-1]))
-    return attend(q, k.transpose(0, 2, 1, 3), v.transpose(0, 2, 1, 3), _mask(segment))
+class _Mixed(nn.Cell):  # type: ignore[misc]
+    """softmax(q k^T + bias) v of [B,G,R,D] queries, R of them to a key head, and [B,G,L,D] keys and values.
+
+    The backward is our own: it computes the probabilities again, and no large operation in it broadcasts,
+    for which MindSpore takes ten times as long on a CPU. With P the probabilities and dP = d_out v^T, the
+    softmax's gradient is P * (dP - rowsum(P * dP)), and that sum is rowsum(d_out * out) (FlashAttention, Dao
+    et al. 2022), which joins the product as one more column.
+    """
+
+    def probabilities(self, q: Tensor, k: Tensor, bias: Tensor) -> Tensor:
+        """[B,G,R,L] in float32."""
+        scores = _product_of_transposed(q, k)
+        rows, heads, length = (
+            scores.shape[0],
+            scores.shape[1] * scores.shape[2] // bias.shape[2],
+            bias.shape[2],
+        )
+        wide = scores.reshape((rows, heads, length, -1)).astype(float32) + bias
+        return _softmax(wide).reshape(scores.shape)
+
+    def construct(self, q: Tensor, k: Tensor, v: Tensor, bias: Tensor) -> Tensor:
+        return _product(self.probabilities(q, k, bias).astype(v.dtype), v)
+
+    def bprop(
+        self, q: Tensor, k: Tensor, v: Tensor, bias: Tensor, out: Tensor, d_out: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        probabilities = self.probabilities(q, k, bias)
+        wide = d_out.astype(float32)
+        sums = (wide * out.astype(float32)).sum(-1, keepdims=True)
+        ones = ops.ones((*v.shape[:3], 1), float32)
+        centred = _product_of_transposed(ops.cat((wide, -sums), -1), ops.cat((v.astype(float32), ones), -1))
+        d_scores = (probabilities * centred).astype(q.dtype)
+        d_k = _transposed_product(q, d_scores).swapaxes(-1, -2)  # the small one of the two is turned
+        d_v = _transposed_product(d_out, probabilities.astype(v.dtype)).swapaxes(-1, -2)
+        return _product(d_scores, k), d_k, d_v, ops.zeros_like(bias)
+
+
+_mixed = _Mixed()
+
+
+def attention(q: Tensor, k: Tensor, v: Tensor, bias: Tensor) -> Tensor:
+    """Attention of q [B,S,H,D] over k and v [B,S,G,D]; bias [B,H,S,S] (or 1 for H), see `document_bias`,
+    is added to the scores -> [B,S,H*D]. The softmax is computed in float32."""
+    rows, length, heads, size = q.shape
+    # The H/G queries that share a key head stand one below the other: keys are never repeated.
+    queries = (q * (1.0 / math.sqrt(size))).transpose(0, 2, 1, 3)
+    queries = queries.reshape((rows, k.shape[2], heads // k.shape[2] * length, size))
+    mixed = _mixed(queries, k.transpose(0, 2, 1, 3), v.transpose(0, 2, 1, 3), bias)
+    return mixed.reshape((rows, heads, length, size)).transpose(0, 2, 1, 3).reshape((rows, length, -1))
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, bias: Tensor) -> Tensor:
@@ -37,9 +82,10 @@ def attend(q: Tensor, k: Tensor, v: Tensor, bias: Tensor) -> Tensor:
     return mixed.reshape((rows, heads, length, size)).transpose(0, 2, 1, 3).reshape((rows, length, -1))
 
 
-def _mask(segment: Tensor) -> Tensor:
-    """[B,1,1,S,S]: 0 where a query (next to last axis) may look, NEVER elsewhere."""
-    return (hidden_from(segment).astype(float32) * NEVER).expand_dims(1).expand_dims(1)
+def document_bias(segment: Tensor, copies: int) -> Tensor:
+    """[B,copies,S,S]: 0 where a query (next to last axis) may look, NEVER elsewhere: causal attention that
+    never leaves a document. Padding (segment 0) sees padding only, so that no row of scores is empty."""
+    return ops.tile((hidden_from(segment).astype(float32) * NEVER).expand_dims(1), (1, copies, 1, 1))
 
 
 def hidden_from(segment: Tensor) -> Tensor:

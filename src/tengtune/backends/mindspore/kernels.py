@@ -16,7 +16,7 @@ import mindspore
 import numpy as np
 from mindspore import Tensor, float32, ops
 
-from tengtune.backends.mindspore.attention import attention, hidden_from
+from tengtune.backends.mindspore.attention import attention, document_bias, hidden_from
 from tengtune.models.spec import ModelSpec
 
 Function = Callable[..., Any]
@@ -35,13 +35,21 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
 class Kernels:
     """One implementation of each operation, as graph functions."""
 
+    mask: Function
+    """segment [B,S] -> what attention is told of who sees whom, made once a batch"""
+    attention: Function = attention
+    """q [B,S,H,D], k and v [B,S,G,D], mask -> [B,S,H*D]"""
     rms_norm: Function = rms_norm
     """x [...,h], weight [h], eps -> [...,h]"""
-    attention: Function = attention
-    """q [B,S,H,D], k and v [B,S,G,D], segment [B,S] -> [B,S,H*D]"""
 
 
-PLAIN = Kernels()
+def plain(copies: int) -> Kernels:
+    """Plain operators; copies: of the mask, one for every head or one for all."""
+
+    def mask(segment: Tensor) -> Tensor:
+        return document_bias(segment, copies)
+
+    return Kernels(mask)
 
 
 def fused_rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
@@ -49,16 +57,20 @@ def fused_rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     return ops.rms_norm(x, weight.astype(x.dtype), eps)[0]
 
 
-def fused_attention(q: Tensor, k: Tensor, v: Tensor, segment: Tensor) -> Tensor:
-    """`attention` by the operator FlashAttentionScore, in float16 or bfloat16; its mask is true where a query
-    may not look."""
+def fused_mask(segment: Tensor) -> Tensor:
+    """[B,1,S,S], true where a query may not look."""
+    return hidden_from(segment).expand_dims(1)
+
+
+def fused_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
+    """`attention` by the operator FlashAttentionScore, in float16 or bfloat16."""
     rows, length, heads, size = q.shape
     mixed = ops.flash_attention_score(
         q,
         k,
         v,
         heads,
-        attn_mask=hidden_from(segment).expand_dims(1),
+        attn_mask=mask,
         scalar_value=size**-0.5,
         input_layout="BSND",
     )
@@ -66,12 +78,13 @@ def fused_attention(q: Tensor, k: Tensor, v: Tensor, segment: Tensor) -> Tensor:
 
 
 def choose(device: str, spec: ModelSpec, dtype: Type) -> Kernels:
-    """The kernels for a device: plain ones everywhere but on an Ascend card."""
-    return agreeing(spec, dtype) if device.startswith("Ascend") else PLAIN
+    """The kernels for a device: plain ones everywhere but on an Ascend card. A CPU is given a mask for every
+    head, for it is slow where the shapes of a sum differ."""
+    return agreeing(spec, dtype) if device.startswith("Ascend") else plain(copies=spec.heads)
 
 
 def agreeing(spec: ModelSpec, dtype: Type) -> Kernels:
-    """PLAIN with each operation replaced by the fused one that computes the same here."""
+    """Plain kernels with each operation replaced by the fused one that computes the same here."""
     numbers = np.random.default_rng(0)
 
     def some(*shape: int) -> Tensor:
@@ -81,16 +94,19 @@ def agreeing(spec: ModelSpec, dtype: Type) -> Kernels:
     heads = [some(1, length, count, size) for count in (spec.heads, spec.kv_heads, spec.kv_heads)]
     segment = Tensor(np.repeat([1, 2, 3, 0], [9, 1, 14, 8]).astype(np.int32)[None])
     weight = Tensor(numbers.random(spec.hidden, np.float32))
-    trials: dict[str, tuple[Function, tuple[Any, ...]]] = {
-        "rms_norm": (fused_rms_norm, (some(1, length, spec.hidden), weight, spec.rms_eps)),
-        "attention": (fused_attention, (*heads, segment)),
-    }
-    good = {
-        name: function
-        for name, (function, arguments) in trials.items()
-        if _agrees(function, getattr(PLAIN, name), arguments)
-    }
-    return replace(PLAIN, **good)
+    kernels = plain(copies=1)
+
+    def fused_one(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return fused_attention(q, k, v, fused_mask(segment))
+
+    def plain_one(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return kernels.attention(q, k, v, kernels.mask(segment))
+
+    if _agrees(fused_rms_norm, rms_norm, (some(1, length, spec.hidden), weight, spec.rms_eps)):
+        kernels = replace(kernels, rms_norm=fused_rms_norm)
+    if _agrees(fused_one, plain_one, tuple(heads)):
+        kernels = replace(kernels, attention=fused_attention, mask=fused_mask)
+    return kernels
 
 
 def _agrees(fused: Function, plain: Function, arguments: tuple[Any, ...]) -> bool:

@@ -121,14 +121,15 @@ def block(
 ) -> tuple[Function, Function]:
     """Forward and backward of a block whose weights are the vectors of `layouts`, the last of them trained.
 
-    Forward (hidden [B,S,h], cosine, sine, segment [B,S], *vectors) -> hidden. Backward (hidden, cosine,
-    sine, segment, d_out, total, *vectors) -> (d_hidden, total with the trained vector's gradient added);
+    Forward (hidden [B,S,h], cosine, sine, mask, *vectors) -> hidden. Backward (hidden, cosine,
+    sine, mask, d_out, total, *vectors) -> (d_hidden, total with the trained vector's gradient added);
     it takes the forward's input and computes the rest again, so that a step keeps B x S x h per layer.
     The vectors are arguments of their own: Tensors inside a tuple would be taken for constants.
     """
     names = [name for layout in layouts for name in layout.shapes]
     before, after = halves(spec, names, scaling, kernels.rms_norm)
     unpack, mix = [layout.unpacker() for layout in layouts], kernels.attention
+    trained = len(layouts[-1].shapes)
 
     def unpack_all(vectors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         tensors = ()
@@ -137,30 +138,32 @@ def block(
         return tensors
 
     def apply(
-        hidden: Tensor, cosine: Tensor, sine: Tensor, segment: Tensor, tensors: tuple[Tensor, ...]
+        hidden: Tensor, cosine: Tensor, sine: Tensor, mask: Tensor, tensors: tuple[Tensor, ...]
     ) -> Tensor:
         q, k, v = before(hidden, cosine, sine, tensors)
-        return after(hidden, mix(q, k, v, segment), tensors)
+        return after(hidden, mix(q, k, v, mask), tensors)
 
-    def forward(hidden: Tensor, cosine: Tensor, sine: Tensor, segment: Tensor, *vectors: Tensor) -> Tensor:
-        return apply(hidden, cosine, sine, segment, unpack_all(vectors))
+    def of_all(hidden: Tensor, cosine: Tensor, sine: Tensor, mask: Tensor, *tensors: Tensor) -> Tensor:
+        return apply(hidden, cosine, sine, mask, tensors)
+
+    def forward(hidden: Tensor, cosine: Tensor, sine: Tensor, mask: Tensor, *vectors: Tensor) -> Tensor:
+        return apply(hidden, cosine, sine, mask, unpack_all(vectors))
 
     def backward(
         hidden: Tensor,
         cosine: Tensor,
         sine: Tensor,
-        segment: Tensor,
+        mask: Tensor,
         d_out: Tensor,
         total: Tensor,
         *vectors: Tensor,
     ) -> tuple[Tensor, Tensor]:
-        frozen = unpack_all(vectors[:-1])
-
-        def of_trained(hidden: Tensor, trained: tuple[Tensor, ...]) -> Tensor:
-            return apply(hidden, cosine, sine, segment, frozen + trained)
-
-        d_hidden, d_trained = gradient(of_trained)(hidden, unpack[-1](vectors[-1]), d_out)
-        return d_hidden, total + ops.cat([part.reshape(-1) for part in d_trained])
+        tensors = unpack_all(vectors)
+        # Gradients of frozen ones are asked for, too, and dropped by the compiler: a function with a Cell
+        # that has its own backward may not refer to anything around it.
+        gradients = gradient(of_all)(hidden, cosine, sine, mask, *tensors, d_out)
+        d_trained = gradients[-trained:]
+        return gradients[0], total + ops.cat([part.reshape(-1) for part in d_trained])
 
     return forward, backward
 

@@ -106,6 +106,7 @@ class MindSporeBackend:
         spec, scaling = self.spec, self._recipe.lora.alpha / self._recipe.lora.rank
         self._embed, self._embed_backward = map(compiled, model.embedding(spec, self._type))
         chosen = kernels.choose(self.device, spec, self._type)
+        self._mask = compiled(chosen.mask)
         self._block, self._block_backward = map(compiled, model.block(spec, block, scaling, chosen))
         self._answering = Answering(spec, block, scaling, self.dtype)
         self._rows, self._rows_backward = map(compiled, loss.label_rows(spec.rms_eps))
@@ -189,10 +190,10 @@ class MindSporeBackend:
         return head if head.dtype == self._type else head.astype(self._type)
 
     def _start(self, batch: Batch) -> tuple[Tensor, Tensor, tuple[Tensor, Tensor, Tensor]]:
-        """The ids, their embedding, and what every block needs: cosine, sine, segment."""
+        """The ids, their embedding, and what every block needs: cosine, sine, mask."""
         ids = Tensor(batch.ids)
         hidden, cosine, sine = self._embed(ids, Tensor(batch.positions), *self._whole(EMBEDDING))
-        return ids, hidden, (cosine, sine, Tensor(batch.segment))
+        return ids, hidden, (cosine, sine, self._mask(Tensor(batch.segment)))
 
     def eval_step(self, batch: Batch) -> SupportsFloat:
         """See `Backend.eval_step`."""
