@@ -36,6 +36,7 @@ PAIRS = [
     ("docs/en/training.md", "docs/zh/training.md"),
     ("docs/en/evaluation.md", "docs/zh/evaluation.md"),
     ("docs/en/predict.md", "docs/zh/predict.md"),
+    ("docs/en/explain.md", "docs/zh/explain.md"),
     ("docs/en/run-file.md", "docs/zh/run-file.md"),
     ("docs/en/capabilities.md", "docs/zh/capabilities.md"),
 ]

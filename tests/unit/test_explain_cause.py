@@ -97,12 +97,18 @@ def test_the_usual_times_are_read(stamp: str, expected: str) -> None:
         ("No space left on device", "worker_2.log", 2),
         ("No space left on device", "log/device-4/device-1_2026.log", 1),
         ("[rank3]: No space left on device", "rank_7.log", 3),
+        (
+            "No space left on device\n[ERROR] 2026-01-01-00:00:00 (PID:1, Device:3, RankID:3) ERR99999",
+            "x.log",
+            3,
+        ),
         ("(RankID:-1) No space left on device", "x.log", None),
         ("No space left on device", "x.log", None),
     ],
 )
 def test_the_rank_is_said_by_the_line_or_the_name(line: str, name: str, rank: int | None) -> None:
-    assert [hit.rank for hit in read(line.encode(), name).hits if hit.error] == [rank]
+    hits = read(line.encode(), name).hits
+    assert [hit.rank for hit in hits if hit.error and hit.error.id == "disk"] == [rank]
 
 
 @pytest.mark.parametrize(

@@ -188,7 +188,7 @@ class _Scanner:
     def _note(self, data: bytes, low: int, high: int, line: int, owner: Owner) -> None:
         """Keep a line."""
         error = None if isinstance(owner, bytes) else self._errors[owner]
-        rank = stamps.rank_of(data[low:high])
+        ranks = (stamps.rank_of(data[low:high]), self._rank, stamps.rank_below(data, high))
         self._reading.hits.append(
             Hit(
                 error,
@@ -196,7 +196,7 @@ class _Scanner:
                 line,
                 readable(data[low:high])[:SHOWN],
                 stamps.near(data, low, high),
-                self._rank if rank is None else rank,
+                next((rank for rank in ranks if rank is not None), None),
                 SUSPICIOUS[owner][0] if isinstance(owner, bytes) else 0,
                 readable(data[low : high + LONGEST], lines=True) if error and error.detail else "",
             )

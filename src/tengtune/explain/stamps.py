@@ -15,6 +15,7 @@ _RANK = re.compile(
     rb"\[(?:rank|default)[ _]?(\d{1,6})\]|RankID:(\d{1,6})\b|\brankI[dD]\[(\d{1,6})\]"
     rb"|^\s*[Rr]ank[ _]?(\d{1,6})\b"
 )
+_STAMP = re.compile(rb"\r?\n[^\r\n]{0,200}\bRankID:(\d{1,6})\b")
 _RANK_NAME = re.compile(r"(?:rank|worker|device)[-_. ]?(\d{1,6})(?!\d)", re.IGNORECASE)
 NEAR = 4096
 """Bytes around a line without a time in which another line's counts for it."""
@@ -47,6 +48,12 @@ def rank_of(line: bytes) -> int | None:
     """The rank that a line names as its own: `[rank3]:`, `RankID:3`, `rankId[3]`, `[default3]:`."""
     match = _RANK.search(line)
     return int(next(filter(None, match.groups()))) if match else None
+
+
+def rank_below(data: bytes, stop: int) -> int | None:
+    """The rank in torch_npu's stamp right below a line that ends at `stop`; it follows a process's end."""
+    match = _STAMP.match(data, stop)
+    return int(match[1]) if match else None
 
 
 def rank_of_name(path: str) -> int | None:
