@@ -21,7 +21,7 @@ LEVELS: list[set[str]] = [
     {"steps", "rehearsal"},
     {"engine", "pipeline"},
     {"train", "data", "weights", "hub", "backends", "plan", "host", "explain", "cluster"}
-    | {"evaluate", "report", "answer", "mindformers"},
+    | {"evaluate", "report", "answer", "mindformers", "docker"},
     {"text", "models", "facts", "recipe", "recipe_check", "recipe_fault", "run_yaml", "capabilities"},
     {"ui", "files", "json_file", "memory", "lock", "cards", "run_folder"},
 ]
