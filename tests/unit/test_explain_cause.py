@@ -58,6 +58,40 @@ def test_failures_of_other_days_are_left_aside() -> None:
     assert [hit.error.id for hit in told.earlier if hit.error] == ["disk"]
 
 
+def test_warnings_neither_make_a_failure_nor_join_two() -> None:
+    warnings = b"".join(at(f"{hour:02}:30:00", "loss scale adjust to 8") for hour in range(24))
+    old, new = at("02:00:00", "No space left on device"), at("12:00:00", "error code is 507035")
+    for logs in ((warnings, old), (old, warnings)):
+        assert found(*logs) == "disk"
+    told = diagnosis(old, warnings, new)
+    assert told.error is not None
+    assert told.error.id == "acl_507035"
+    assert {hit.error.id for hit in told.earlier if hit.error} == {"disk", "overflow_adj"}
+
+
+@pytest.mark.parametrize(
+    ("line", "id"),
+    [
+        ("runtime result = 507010.", "acl_507010"),
+        ("rtGetDeviceCount:ErrCode=507899, desc=[x]", "acl_507899"),
+        ("error code is 507035", "acl_507035"),
+        ("return value is [507018]", "acl_507018"),
+        ("errorCode: 507015 (x)", "acl_507015"),
+        ("retry 507015 of 600000", None),
+        ("step 507015", None),
+        ("error code is 5070150", None),
+        ("token EI00021 or AEI0002", None),
+        ("ray: worker lost heartbeat, restarting it", None),
+        ("+ set ASCEND_RT_VISIBLE_DEVICES=0,1", None),
+        ("TOKEN environment variable is not set", None),
+        ("version `GLIBCXX_3.4.29' found", None),
+        ("iterator: GetNext", None),
+    ],
+)
+def test_a_code_counts_where_it_is_one(line: str, id: str | None) -> None:
+    assert found(line.encode()) == id
+
+
 def test_a_line_without_a_time_has_that_of_its_neighbour() -> None:
     log = b"2026-01-15 10:00:00,123 [INFO] step 1\n\nRuntimeError: No space left on device\nmore\n"
     stamped = (

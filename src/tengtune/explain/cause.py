@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from itertools import pairwise
 
 from tengtune.explain.details import Detail, detail_of
 from tengtune.explain.known import Error
@@ -64,13 +65,17 @@ def _dated(hits: Iterable[Hit]) -> list[Hit]:
 
 
 def _last_failure(hits: Sequence[Hit]) -> tuple[list[Hit], list[Hit]]:
-    """The lines of the last failure, and those of earlier ones; lines without a time belong to the last."""
-    begin = 0
-    for i in range(1, len(hits)):
-        now, before = hits[i].when, hits[i - 1].when
+    """The lines of the last failure, and those of earlier ones; lines without a time belong to the last. If
+    there is more than warnings, these neither make a failure nor keep two together."""
+    failing = [hit for hit in hits if hit.error and hit.error.kind != "warning"] or hits
+    begin = None
+    for before, now in pairwise(hit.when for hit in failing):
         if now and before and now - before > QUIET:
-            begin = i
-    return list(hits[begin:]), list(hits[:begin])
+            begin = now
+    if begin is None:
+        return list(hits), []
+    latest = [hit for hit in hits if hit.when is None or hit.when >= begin]
+    return latest, [hit for hit in hits if hit.when is not None and hit.when < begin]
 
 
 def _first(hits: Sequence[Hit]) -> Hit | None:

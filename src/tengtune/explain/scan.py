@@ -167,16 +167,18 @@ class _Scanner:
     def _found(self, data: bytes, start: int, stop: int) -> Iterator[tuple[int, int, int, Owner]]:
         """(place, the line's begin and end, what it tells of), in order of places."""
         low = high = -1
-        line, seen = b"", set[Owner]()
+        line, judged, told = b"", set[tuple[bytes, Owner]](), set[Owner]()
         for place, maybe in self._sieve.places(data, start, stop):
             if place >= high:
                 low, high = _line_around(data, place)
-                line, seen = data[low:high], set()
-            for text, owner in maybe:
-                if owner in seen:
+                line, judged, told = data[low:high], set(), set()
+            for each in maybe:
+                text, owner = each
+                if each in judged or owner in told:
                     continue
+                judged.add(each)
                 if text in line and self._matches(owner, line):
-                    seen.add(owner)
+                    told.add(owner)
                     yield place, low, high, owner
                 elif isinstance(owner, bytes):
                     self._vain[owner] += 1

@@ -18,7 +18,8 @@ from tengtune.ui.problems import Problem, os_errors
 
 BLOCK = 1 << 20
 LOGS = (".log", ".txt", ".out", ".err", ".gz")
-NO_LOGS = (".json", ".jsonl", ".yaml", ".yml", ".csv", ".html", ".md", ".py")
+NO_LOGS = (".json", ".jsonl", ".yaml", ".yml", ".csv", ".html", ".md", ".py", ".sh", ".jinja", ".tiktoken")
+VOCABULARIES = ("merges.txt", "vocab.txt")
 """Texts that lie beside logs and are none."""
 STDIN = "-"
 
@@ -72,10 +73,10 @@ def _files(root: Path) -> Iterator[Path]:
 
 def _is_log(path: Path) -> bool:
     """By its name; else whether it begins like a text."""
+    if path.suffix.lower() in NO_LOGS or path.name in VOCABULARIES:
+        return False
     if path.suffix.lower() in LOGS:
         return True
-    if path.suffix.lower() in NO_LOGS:
-        return False
     try:
         with path.open("rb") as stream:
             return b"\0" not in stream.read(4096)
