@@ -195,6 +195,23 @@ def test_a_host_is_read_from_its_files(tmp_path: Path) -> None:
         container.check_cards([1, 2], found)
 
 
+def test_on_a_host_with_cards_nothing_needs_to_be_named(
+    tmp_path: Path, tengtune: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a_run(tmp_path)
+    found = replace(host(tmp_path / "host", driver="24.1.0"), group=1001, architecture="aarch64")
+    monkeypatch.setattr(machine, "look", lambda: found)
+    code, out, err = tengtune("--user", "1000:1000")
+    assert code == 0, err
+    command = parsed(split(out.partition(" && ")[2]))
+    assert command.image == "quay.io/ascend/cann:8.2.rc1-910b-ubuntu22.04-py3.11"
+    assert command.options["--group-add"] == ["1001"]
+    assert command.options["-e"] == ["ASCEND_VISIBLE_DEVICES=0,1,6", "ASCEND_RT_VISIBLE_DEVICES=0,1,2"]
+    assert "left out: /usr/local/dcmi, /etc/hccn.conf" in err
+    assert "torch_npu==2.6.0" in err
+    assert "docker.no_card" in tengtune("--cards", "0-1,3")[2]
+
+
 def test_two_kinds_of_cards_are_no_kind(tmp_path: Path) -> None:
     host(tmp_path)
     other = tmp_path / "sys/bus/pci/devices/0000:c2:00.0"
@@ -303,6 +320,8 @@ def test_a_mindrecord_comes_with_its_shards_and_indexes(tmp_path: Path) -> None:
         ("model", "~/model", "docker.home"),
         ("model", "nowhere", "docker.absent"),
         ("data", "nowhere.json", "docker.absent"),
+        ("output.dir", "data.json", "engine.dir_no_folder"),
+        ("output.dir", "data.json/runs", "engine.dir_no_folder"),
         ("output.dir", "/", "docker.covers"),
         ("output.dir", "/usr/local", "docker.covers"),
         ("output.dir", "/etc/qwen", "docker.covers"),
@@ -448,6 +467,13 @@ def test_every_flag_is_explained_beside_the_command(
     for flag in out.replace(" \\\n", "\n").splitlines()[1:]:
         at = lines.index(flag.strip())
         assert any(line.startswith("    ") for line in lines[at + 1 : at + 5]), flag
+
+
+def test_fewer_cards_than_ranks_are_told(tmp_path: Path, tengtune: Cli) -> None:
+    run = a_run(tmp_path)
+    run.write_text(run.read_text(encoding="utf-8") + "parallel: {ranks: 8, nodes: 2}\n", encoding="utf-8")
+    assert "wants 4 ranks" in tengtune("--cards", "0-2", "-i", "x")[2]
+    assert "ranks" not in tengtune("--cards", "0-3", "-i", "x")[2]
 
 
 def test_every_reason_there_is_has_a_text() -> None:

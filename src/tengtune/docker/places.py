@@ -40,6 +40,7 @@ def of_run(recipe: Recipe) -> list[Mount]:
     view = _View()
     view.add(home, "run_file")
     view.add(os.path.join(home, recipe.file.name), "run_file")
+    _check_output(recipe)
     view.add(_written(recipe, recipe.output.dir), "results", writable=True)
     if recipe.to_download:
         view.add(_written(recipe, MODELS), "download", writable=True)
@@ -59,6 +60,14 @@ def _written(recipe: Recipe, path: str) -> str:
     if path.startswith("~"):
         raise Problem("docker.home", where=recipe.file, path=path, full=os.path.expanduser(path))
     return os.path.join(os.path.realpath(recipe.file.parent), as_name(path))
+
+
+def _check_output(recipe: Recipe) -> None:
+    """Problem where output.dir, or what leads there, is a file."""
+    folder = recipe.resolve(recipe.output.dir)
+    there = next(place for place in (folder, *folder.parents) if os.path.lexists(place))
+    if not there.is_dir():
+        raise Problem("engine.dir_no_folder", where=there, folder=folder)
 
 
 class _View:
