@@ -1,0 +1,147 @@
+"""Where a host is read: this machine, or a folder that stands for another one's root.
+
+In such a folder files lie as they do below /. What a command prints lies in bin/, in a file named as the
+command with its words joined by "_" (`npu-smi_info.txt`), or is printed by an executable bin/<program> that
+stands in for it.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Literal
+
+MOST_BYTES = 4 << 20
+"""More than any file or output that is read here has."""
+_LINKS = 40
+_AT_ONCE = 16
+_TOOLS = ("usr/local/bin", "usr/local/sbin", "usr/local/Ascend/driver/tools", "usr/sbin", "usr/bin")
+"""Where the vendor's tools lie when PATH does not lead there."""
+
+Fault = Literal["missing", "hangs", "failed"]
+
+
+@dataclass(frozen=True)
+class Output:
+    """What a command printed, and why that may not be all: it is not there, hangs, or ended with an error."""
+
+    text: str
+    fault: Fault | None = None
+
+
+@dataclass(frozen=True)
+class Place:
+    """A host's root. seconds: a command that has not ended by then is taken to hang."""
+
+    folder: Path | None = None
+    seconds: float = 10.0
+
+    def path(self, name: str) -> Path:
+        """Where a file of the host, "/etc/hccn.conf", lies here; links are followed inside its root."""
+        if self.folder is None:
+            return Path(name)
+        parts = [part for part in reversed(PurePosixPath(name).parts) if part != "/"]
+        here, links = self.folder, 0
+        while parts:
+            part = parts.pop()
+            if part == "..":
+                here = self.folder if here == self.folder else here.parent
+                continue
+            there = here / part
+            try:
+                target = PurePosixPath(os.readlink(there))
+            except (OSError, ValueError):
+                here = there
+                continue
+            links += 1
+            if links > _LINKS:
+                return there
+            here = self.folder if target.is_absolute() else here
+            parts += [part for part in reversed(target.parts) if part != "/"]
+        return here
+
+    def read(self, name: str) -> str | None:
+        """A file's text; None where it cannot be read."""
+        try:
+            with open(self.path(name), "rb") as stream:
+                return stream.read(MOST_BYTES).decode("utf-8-sig", "replace")
+        except (OSError, ValueError):
+            return None
+
+    def exists(self, name: str) -> bool:
+        """Whether there is a file or folder of that name."""
+        try:
+            return self.path(name).exists()
+        except (OSError, ValueError):
+            return False
+
+    def names(self, name: str) -> list[str]:
+        """What a folder holds, sorted; nothing where it cannot be read."""
+        try:
+            return sorted(os.listdir(self.path(name)))
+        except (OSError, ValueError):
+            return []
+
+    def run_all(self, commands: Iterable[Sequence[str]]) -> dict[tuple[str, ...], Output]:
+        """What each command prints; all run at once."""
+        wanted = list(dict.fromkeys(tuple(command) for command in commands))
+        if not wanted:
+            return {}
+        with ThreadPoolExecutor(min(len(wanted), _AT_ONCE)) as pool:
+            return dict(zip(wanted, pool.map(self.run, wanted), strict=True))
+
+    def run(self, command: Sequence[str]) -> Output:
+        """What a command prints, errors included: npu-smi writes them to either stream."""
+        if self.folder is not None:
+            saved = self.read(f"/bin/{'_'.join(command).replace('/', '_')}.txt")
+            if saved is not None:
+                return Output(saved)
+        program = self._program(command[0])
+        return _run([program, *command[1:]], self.seconds) if program else Output("", "missing")
+
+    def _program(self, name: str) -> str | None:
+        if self.folder is not None:
+            stand_in = self.folder.absolute() / "bin" / name
+            return str(stand_in) if stand_in.is_file() and os.access(stand_in, os.X_OK) else None
+        return shutil.which(name) or shutil.which(name, path=os.pathsep.join(f"/{path}" for path in _TOOLS))
+
+
+def _run(command: Sequence[str], seconds: float) -> Output:
+    """What a command prints. One that hangs is killed with all that it started, and is not waited for: inside
+    a driver's call a process may not die."""
+    environment = os.environ | {"LC_ALL": "C"}
+    with tempfile.TemporaryFile() as out:  # a pipe would be held open by what the command started
+        try:
+            process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                env=environment,
+                start_new_session=True,
+            )
+        except (OSError, ValueError):
+            return Output("", "missing")
+        fault: Fault | None = None
+        try:
+            fault = "failed" if process.wait(seconds) else None
+        except subprocess.TimeoutExpired:
+            fault = "hangs"
+            _kill(process)
+        out.seek(0)
+        return Output(out.read(MOST_BYTES).decode("utf-8", "replace"), fault)
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait(1.0)
+    except (OSError, subprocess.TimeoutExpired):
+        pass

@@ -1,0 +1,111 @@
+"""npu-smi's tables and queries: every saved output is read to what it says."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tengtune.host import npu_smi, npu_smi_queries
+
+FOLDER = Path(__file__).resolve().parents[1] / "fixtures" / "npu-smi"
+INDEX: list[dict[str, Any]] = json.loads((FOLDER / "index.json").read_text("utf-8"))
+
+
+def named(prefix: str) -> list[Any]:
+    return [pytest.param(each, id=each["file"]) for each in INDEX if each["file"].startswith(prefix)]
+
+
+def text(case: dict[str, Any]) -> str:
+    return (FOLDER / case["file"]).read_text("utf-8")
+
+
+def as_expected(table: npu_smi.Table, expected: dict[str, Any]) -> dict[str, Any]:
+    """The table in the index' words."""
+    chips = []
+    for chip, wanted in zip(table.chips, expected["chips"], strict=True):
+        generation = table.generation(chip)
+        judged = {
+            "generation": generation and generation.name,
+            "bf16": generation and generation.bf16,
+            "trainable": generation and generation.trainable,
+            "in_use": table.in_use(chip),
+        }
+        found = asdict(chip) | judged
+        chips.append({key: found[key] for key in wanted})
+        assert all(found[key] is None for key in found.keys() - wanted)
+    return {
+        "tool_version": table.tool_version,
+        "driver_version": table.driver_version,
+        "layout": table.layout,
+        "process_columns": table.process_columns,
+        "chips": chips,
+        "processes": [asdict(process) for process in table.processes],
+        "npus_reported_idle": table.idle,
+    }
+
+
+@pytest.mark.parametrize("case", named("info_"))
+def test_every_table(case: dict[str, Any]) -> None:
+    expected = case["expected"]
+    assert as_expected(npu_smi.read(text(case)), expected) == expected
+
+
+@pytest.mark.parametrize("case", named("err_"))
+def test_why_there_is_no_table(case: dict[str, Any]) -> None:
+    meaning = {"smi_8020": "busy", "smi_8005": "denied"}
+    assert npu_smi.fault(text(case)) == meaning[case["expected"]["diagnosis"]]
+    assert npu_smi.read(text(case)) == npu_smi.Table()
+
+
+def answer(file: str, text: str) -> dict[str, Any]:
+    """What a query's text says, in the index' words."""
+    kind = file.split("_")[1]
+    if kind == "m":
+        found = npu_smi_queries.read_map(text)
+        cards = {str(logic): list(card) for logic, card in found.cards.items()}
+        return {"logic_to_npu": cards, "skipped_rows": found.skipped, "chip": found.name}
+    if kind == "l":
+        listing = npu_smi_queries.read_list(text)
+        return {"total": listing.total, "npu_ids": list(listing.npus), "product": listing.product} | {
+            "chips_per_npu": listing.chips_per_npu
+        }
+    if kind == "board":
+        return {"pci_device": None} | asdict(npu_smi_queries.read_board(text))
+    if kind == "usages":
+        usages = npu_smi_queries.read_usages(text)
+        return asdict(usages) | {
+            "has_aivector_line": usages.aivector,
+            "generation": {True: "910", False: "A2", None: None}[usages.first_generation],
+        }
+    if kind == "common":
+        common = npu_smi_queries.read_common(text)
+        return {"npu": common.npu, "aicore_count": common.cores, "aicore_mhz": common.mhz} | {
+            "fp16_tflops": common.fp16_tflops, "temp_c": common.temp_c, "power_w": common.power_w,
+        }  # fmt: skip
+    if kind == "health":
+        health, codes = npu_smi_queries.read_health(text)
+        return {"health": health, "codes": codes}
+    topology = npu_smi_queries.read_topo(text)
+    return {
+        "npus": len(topology.cards),
+        "links": topology.kinds,
+        "hccs": "HCCS" in topology.kinds,
+        "pcie_only": topology.pcie_only,
+        "groups": topology.groups,
+        "labels": topology.label,
+    }
+
+
+NO_READING = {"meaning", "skip_chip"}
+"""Remarks of the index, and a row that is left out."""
+
+
+@pytest.mark.parametrize("case", named("sub_"))
+def test_every_query(case: dict[str, Any]) -> None:
+    expected = {key: value for key, value in case["expected"].items() if key not in NO_READING}
+    found = answer(case["file"], text(case))
+    assert {key: found[key] for key in expected} == expected
