@@ -24,8 +24,10 @@ from tengtune import recipe as recipes
 from tengtune.cli.main import main
 from tengtune.docker import container, images, machine, places, reference, render
 from tengtune.docker.places import Mount
+from tengtune.docker.table import read
 from tengtune.ui.problems import Problem
 
+ROOT = Path(__file__).resolve().parents[2]
 Cli = Callable[..., tuple[int, str, str]]
 
 
@@ -248,6 +250,20 @@ def test_an_image_is_chosen_or_has_to_be_named(
         assert images.choose(chip, backend, found).name == image
 
 
+def test_the_table_of_images_is_in_order_and_on_the_pages() -> None:
+    """A tag says which CANN and which chip it is for; both pages show every image, of A3 the A2's beside it."""
+    codes = {"A2": "-910b-", "A3": "-a3-", "910": "-910-"}
+    rows = read("images")["images"]
+    for row in rows:
+        assert codes[row["chip"]] in row["image"]
+        assert f"{row['cann'].lower()}-" in row["image"]
+        assert row["backend"] in ("torch", "mindspore")
+        assert all(version == version.lower() for version in row["drivers"])
+    for page in ("docs/en/docker.md", "docs/zh/docker.md"):
+        text = (ROOT / page).read_text(encoding="utf-8")
+        assert all(row["image"].replace("-a3-", "-910b-") in text for row in rows)
+
+
 def mounts(run: Path) -> dict[str, tuple[str, bool]]:
     """target -> (source, writable)"""
     return {m.target: (m.source, m.writable) for m in places.of_run(recipes.load(run))}
@@ -298,7 +314,7 @@ def test_a_model_that_is_still_to_come_is_downloaded_into_a_writable_folder(tmp_
 
 
 def test_a_mindrecord_comes_with_its_shards_and_indexes(tmp_path: Path) -> None:
-    archive = Path(__file__).resolve().parents[1] / "golden/mindrecord/two_shards.tar.xz"
+    archive = ROOT / "tests/golden/mindrecord/two_shards.tar.xz"
     store = tmp_path / "store"
     shutil.unpack_archive(archive, store)
     names = sorted(path.name for path in store.rglob("*mindrecord*") if path.is_file())
