@@ -251,7 +251,7 @@ def test_an_image_is_chosen_or_has_to_be_named(
 
 
 def test_the_table_of_images_is_in_order_and_on_the_pages() -> None:
-    """A tag says which CANN and which chip it is for; both pages show every image, of A3 the A2's beside it."""
+    """A tag says which CANN and which chip it is for; both pages show every image (A3's beside A2's)."""
     codes = {"A2": "-910b-", "A3": "-a3-", "910": "-910-"}
     rows = read("images")["images"]
     for row in rows:
