@@ -17,7 +17,7 @@ from tests.explain_lab import INDEX, NAMES, STEP, WRAPPERS, at, content, diagnos
 import tengtune
 from tengtune.explain import known
 from tengtune.explain.cause import diagnose
-from tengtune.explain.scan import LONGEST, MOST, scan
+from tengtune.explain.scan import LONGEST, MARGIN, MOST, PENDING, scan
 from tengtune.explain.sieve import Sieve
 from tengtune.ui.problems import Problem
 
@@ -247,6 +247,16 @@ def test_what_is_repeated_for_ever_does_not_hide_the_rest() -> None:
     told = diagnosis(b"".join(pieces))
     assert told.error is not None
     assert (told.error.id, told.evidence[0].line) == ("oom", 20_001)
+
+
+def test_a_text_across_two_pieces_of_an_endless_line_is_found() -> None:
+    text = b"No space left on device"
+    for cut in range(len(text) + 1):
+        for lead in (PENDING + 2000, PENDING + 2001):
+            log = b"x" * lead + text + b"x" * 9000
+            stop = lead + cut + MARGIN  # the first piece ends within the text
+            hits = read([log[:stop], log[stop:]]).hits
+            assert [hit.error.id for hit in hits if hit.error] == ["disk"], (cut, lead)
 
 
 class Counting:

@@ -99,6 +99,13 @@ def test_a_line_without_a_time_has_that_of_its_neighbour() -> None:
     )
     assert [f"{hit.when}" for hit in read(log).hits if hit.error] == ["2026-01-15 10:00:00.123000"]
     assert [f"{hit.when}" for hit in read(stamped).hits if hit.error] == ["2026-01-15 11:00:00"]
+    # between two: that of the nearer line
+    for log_of, expected in (
+        (log + stamped, ["10:00:00", "11:00:00"]),
+        (stamped + log, ["11:00:00", "10:00:00"]),
+    ):
+        hits = [hit for hit in read(log_of).hits if hit.error and hit.error.id == "disk"]
+        assert [f"{hit.when:%H:%M:%S}" for hit in hits] == expected
 
 
 @pytest.mark.parametrize(
