@@ -17,6 +17,7 @@ from tests.explain_lab import LOGS, STEP, at
 from tengtune.cluster.launch import Start
 from tengtune.cluster.place import PROGRESS, Place
 from tengtune.cluster.watch import Crew
+from tengtune.explain.streams import sources
 from tengtune.ui.console import Console
 from tengtune.ui.problems import Problem, screen
 
@@ -98,8 +99,9 @@ def test_a_folder_of_ranks_names_the_first_that_failed(tmp_path: Path) -> None:
             else at("10:30:05", "EI0002: notify wait", rank)
         )
         (plog / "plog-1.log").write_bytes(text)
-    (tmp_path / "metrics.jsonl").write_bytes(FULL)
-    (tmp_path / "model.safetensors").write_bytes(b"\0\1" + FULL)
+    for other in ("metrics.jsonl", "model.safetensors", "error.h", "merges.txt", ".hidden"):
+        (tmp_path / other).write_bytes(FULL)
+    (tmp_path / "core").write_bytes(b"\x7fELF\0" + FULL)
     (tmp_path / "latest.log").symlink_to(tmp_path / "rank_0" / "plog" / "plog-1.log")
     os.mkfifo(tmp_path / "pipe.log")
     told = answer(tmp_path)
@@ -109,6 +111,14 @@ def test_a_folder_of_ranks_names_the_first_that_failed(tmp_path: Path) -> None:
     several = [tmp_path / "rank_0", tmp_path / "rank_2"]
     assert answer(*several)["logs"] == 2
     assert answer(*several, tmp_path / "rank_0")["logs"] == 2
+
+
+@pytest.mark.parametrize(
+    "name", ["x.log.1", "X.LOG", "x.log.2026-01-01", "nohup.out", "messages", "job.o4711", "a.gz"]
+)
+def test_logs_of_a_folder_are_known_by_their_names(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_bytes(FULL)
+    assert [source.path for source in sources(str(tmp_path))] == [tmp_path / name]
 
 
 def test_packed_logs_are_read(tmp_path: Path) -> None:
@@ -134,7 +144,9 @@ def test_a_log_in_utf_16_is_read(tmp_path: Path) -> None:
     assert answer(tmp_path / "x.log")["id"] == "disk"
 
 
-@pytest.mark.parametrize("kind", ["fifo", "device", "socket", "missing", "empty folder", "no reading"])
+@pytest.mark.parametrize(
+    "kind", ["fifo", "device", "socket", "missing", "no name", "empty folder", "no reading"]
+)
 def test_what_is_no_log_is_refused(tmp_path: Path, kind: str) -> None:
     path, expected = tmp_path / "x", "io.not_plain"
     if kind == "fifo":
@@ -144,14 +156,14 @@ def test_what_is_no_log_is_refused(tmp_path: Path, kind: str) -> None:
     elif kind == "socket":
         with socket.socket(socket.AF_UNIX) as plug:
             plug.bind(str(path))
-    elif kind == "missing":
+    elif kind in ("missing", "no name"):
         expected = "io.not_found"
     elif kind == "empty folder":
         path.mkdir()
         expected = "explain.no_logs"
     else:
         path, expected = Path("/proc/self/mem"), "io.device_error"
-    code, out, err = explain(path)
+    code, out, err = explain("" if kind == "no name" else path)
     assert code in (2, 3)
     assert out == ""
     assert expected in err

@@ -143,6 +143,9 @@ def test_every_error_is_found_by_its_own_text() -> None:
         "lost_hb_text": "Device[0] lost heartbeat",
     }
     forms |= {"hal_missing_build": 'RUN python -c "import torch_npu"'}
+    forms |= {
+        id: f"fault code {id[7:]}".replace("code ", "code 0x") for id in ERRORS if id.startswith("health_")
+    }
     for error in ERRORS.values():
         text = forms.get(error.id, error.find[0].decode())
         text = f"error code is {text.strip()}" if error.id.startswith("acl_") else text
@@ -214,6 +217,8 @@ def test_health_codes_are_errors_with_the_causes_of_the_table() -> None:
         assert row["cause_en"] in told.error.texts["en"]["means"]
         assert row["cause_zh"] in told.error.texts["zh"]["means"]
     assert found(b"address 0x80E184020000 of a tensor\n") is None
+    assert found(b"flags = 0x00000003\n") is None
+    assert found(b"fault event, code 0x00000003\n") == "health_00000003"
 
 
 # The sieve

@@ -20,6 +20,7 @@ DETAILS = ("memory", "collectives", "missing_ranks", "location")
 KEYS = {"kind", "find", "regex", "code", "over", "detail", "en", "zh", "source"}
 _NUMBER = r"(?i)(?:err\w*[ _]?code|ret(?:urn)?[ _]?(?:code|value)|\bret|result)\W{0,4}(?:is )?\W?"
 """What stands before a code that is a number: "error code is ", "ErrCode=", "runtime result = "."""
+_REPORT = rb"\b(?:health|fault|alarm|event)\b.{0,80}"
 _LEADS = " =[:('\""
 
 
@@ -135,12 +136,13 @@ def _health(table: str) -> dict[str, Error]:
     for row in csv.DictReader(table.splitlines()):
         digits = row["code"][2:].upper()
         forms = tuple({f"0x{digits}".encode(), f"0x{digits.lower()}".encode()})
+        lead = b"" if digits.startswith("8") else _REPORT  # 0x00000003 may be anything
         actions = row["actions"].split()
         found[f"health_{digits}"] = Error(
             f"health_{digits}",
             "warning" if actions == ["none"] else "root",
             forms,
-            re.compile(rb"(?<![0-9A-Za-z])0[xX]" + digits.encode() + rb"(?![0-9A-Za-z])", re.IGNORECASE),
+            re.compile(lead + rb"(?<![0-9A-Za-z])0x" + digits.encode() + rb"(?![0-9A-Za-z])", re.IGNORECASE),
             (),
             None,
             {name: _health_texts(name, row, actions) for name in language.LANGUAGES},

@@ -5,6 +5,7 @@ from __future__ import annotations
 import codecs
 import itertools
 import os
+import re
 import stat
 import sys
 import zlib
@@ -17,10 +18,9 @@ from typing import BinaryIO
 from tengtune.ui.problems import Problem, os_errors
 
 BLOCK = 1 << 20
-LOGS = (".log", ".txt", ".out", ".err", ".gz")
-NO_LOGS = (".json", ".jsonl", ".yaml", ".yml", ".csv", ".html", ".md", ".py", ".sh", ".jinja", ".tiktoken")
-VOCABULARIES = ("merges.txt", "vocab.txt")
-"""Texts that lie beside logs and are none."""
+LOGS = re.compile(r".*(\.(log|txt|out|err)\b.*|\.gz|\.[oe]?\d+)|[^.]+", re.IGNORECASE | re.DOTALL)
+"""Names of logs in a folder: x.log, x.log.1, x.log.gz, x.out, messages, messages.1, job.o123."""
+NO_LOGS = ("merges.txt", "vocab.txt")
 STDIN = "-"
 
 
@@ -39,7 +39,7 @@ def sources(path: str) -> list[Source]:
         return [Source(STDIN, None)]
     root = Path(path)
     with os_errors(root):
-        mode = root.stat().st_mode
+        mode = os.stat(path).st_mode  # "" is no path, and would be the current folder for Path
         if stat.S_ISDIR(mode):
             found = sorted(each for each in _files(root) if _is_log(each))
             if not found:
@@ -72,10 +72,10 @@ def _files(root: Path) -> Iterator[Path]:
 
 
 def _is_log(path: Path) -> bool:
-    """By its name; else whether it begins like a text."""
-    if path.suffix.lower() in NO_LOGS or path.name in VOCABULARIES:
+    """By its name; one without an ending has to begin like a text, too."""
+    if not LOGS.fullmatch(path.name) or path.name in NO_LOGS:
         return False
-    if path.suffix.lower() in LOGS:
+    if "." in path.name:
         return True
     try:
         with path.open("rb") as stream:
