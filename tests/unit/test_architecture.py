@@ -20,7 +20,7 @@ LEVELS: list[set[str]] = [
     {"cli"},
     {"steps", "rehearsal"},
     {"engine", "pipeline"},
-    {"train", "data", "weights", "hub", "backends", "plan", "host", "explain", "cluster"}
+    {"train", "data", "weights", "hub", "backends", "plan", "host", "doctor", "explain", "cluster"}
     | {"evaluate", "report", "answer", "mindformers", "docker"},
     {"text", "models", "facts", "recipe", "recipe_check", "recipe_fault", "run_yaml", "capabilities"},
     {"ui", "files", "json_file", "memory", "lock", "cards", "run_folder"},

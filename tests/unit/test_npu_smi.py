@@ -109,3 +109,63 @@ def test_every_query(case: dict[str, Any]) -> None:
     expected = {key: value for key, value in case["expected"].items() if key not in NO_READING}
     found = answer(case["file"], text(case))
     assert {key: found[key] for key in expected} == expected
+
+
+ROWS = """\
+| NPU   Name                | Health        | Power(W)    Temp(C)           Hugepages-Usage(page)|
+| Chip                      | Bus-Id        | AICore(%)   Memory-Usage(MB)  HBM-Usage(MB)        |
++===========================+===============+====================================================+
+| 0     910B1               | OK            | 88.4        46                0    / 0             |
+| 0                         | 0000:C1:00.0  | 0           0    / 0          4175 / 65536         |
++===========================+===============+====================================================+
+| 1     910B1               | Alarm         | 92.1        47                0    / 0             |
+| 0                         | 0000:01:00.0  | 0           0    / 0          51175/ 65536         |
++===========================+===============+====================================================+
+"""
+
+
+def without(*lost: int) -> list[npu_smi.Chip]:
+    lines = [line for number, line in enumerate(ROWS.splitlines()) if number not in lost]
+    return npu_smi.read("\n".join(lines)).chips
+
+
+@pytest.mark.parametrize(
+    ("lost", "expected"),
+    [
+        ((), [(0, "OK", 4175), (1, "Alarm", 51175)]),
+        ((4,), [(0, "OK", None), (1, "Alarm", 51175)]),
+        ((4, 5), [(0, "OK", None), (1, "Alarm", 51175)]),
+        ((4, 6), [(0, "OK", None)]),
+        ((3,), [(1, "Alarm", 51175)]),
+        ((7,), [(0, "OK", 4175), (1, "Alarm", None)]),
+    ],
+)
+def test_a_lost_row_is_not_taken_from_another_card(
+    lost: tuple[int, ...], expected: list[tuple[int, str, int | None]]
+) -> None:
+    assert [(chip.npu, chip.health, chip.hbm_used_mb) for chip in without(*lost)] == expected
+
+
+@pytest.mark.parametrize("end", ["", " ", "5", "65", " / 6553", " / 65536"])
+def test_a_row_without_its_closing_bar_is_not_trusted(end: str) -> None:
+    text = "\n".join(ROWS.splitlines()[:4])
+    row = f"| 0                         | 0000:C1:00.0  | 7           0    / 0          417{end}"
+    (chip,) = npu_smi.read(f"{text}\n{row}").chips
+    assert chip.bus_id == "0000:C1:00.0"
+    assert (chip.util_pct, chip.hbm_used_mb, chip.hbm_total_mb) == (None, None, None)
+
+
+def test_columns_are_found_by_their_titles() -> None:
+    moved = ROWS.replace(
+        "AICore(%)   Memory-Usage(MB)  HBM-Usage(MB)", "HBM-Usage(MB)  AICore(%)  Memory-Usage(MB)"
+    )
+    moved = moved.replace(
+        "0           0    / 0          4175 / 65536", "4175 / 65536   0           0    / 0         "
+    )
+    first = npu_smi.read(moved).chips[0]
+    assert (first.hbm_used_mb, first.hbm_total_mb, first.util_pct, first.memory_total_mb) == (
+        4175,
+        65536,
+        0,
+        0,
+    )

@@ -18,7 +18,19 @@ from tengtune.ui import language
 from tengtune.ui.console import Console
 from tengtune.ui.problems import FAILED_RUN, Problem, Stopped, from_os_error
 
-TOOLS = ("init", "docker", "run", "rehearse", "chat", "weights", "explain", "ranktable", "export", "import")
+TOOLS = (
+    "init",
+    "doctor",
+    "docker",
+    "run",
+    "rehearse",
+    "chat",
+    "weights",
+    "explain",
+    "ranktable",
+    "export",
+    "import",
+)
 """Commands that are no steps; their titles are the first lines of their helps."""
 
 CLOSED_PIPE = 141

@@ -26,6 +26,7 @@ _UNITS = {"AICore": "util", "NPU Util": "util", "Memory-Usage": "memory", "HBM-U
     "Power": "power", "Temp": "temp", "Hugepages-Usage": "pages",
 }  # fmt: skip
 _FIRST, _SECOND = ["power", "temp", "pages"], ["util", "memory", "hbm"]
+_ZERO = re.compile(r"0(\s*/\s*0)?")
 _OPEN = "\0"
 """Marks the cell that a cut row ends in."""
 
@@ -121,6 +122,8 @@ class _Reader:
         """One line of the output."""
         if match := _IDLE.search(line):
             self.table.idle.append(int(match[1]))
+        if line.startswith("+"):
+            self.waiting = False
         if not line.startswith("|") or line == "|":
             return
         closed = line.endswith("|")
@@ -150,18 +153,15 @@ class _Reader:
             self.table.layout = " ".join(cells[0].split())
 
     def _row(self, cells: list[str]) -> None:
-        if self._process(cells):
-            self.waiting = False
-        elif self.waiting:
-            self.waiting = False
-            self._second_row(cells)
-        else:
-            self.waiting = self._first_row(cells)
+        second = self.waiting and self._second_row(cells)
+        self.waiting = not second and not self._process(cells) and self._first_row(cells)
 
     def _first_row(self, cells: list[str]) -> bool:
         """Whether it is the first row of a chip, which is then taken."""
         names = " ".join(cells[:2]).split() if self.table.layout == "NPU ID | Name" else cells[0].split()
         if len(names) < 2 or not _number(names[0]) or _number(names[1]) or _OPEN in " ".join(names):
+            return False
+        if names[1] == "NA" or any(map(_BUS.fullmatch, cells)):  # a second row whose first is lost
             return False
         at = self.heads.get("health", 1)
         health = cells[at] if at < len(cells) and cells[at] in _HEALTH else None
@@ -179,14 +179,15 @@ class _Reader:
         )
         return True
 
-    def _second_row(self, cells: list[str]) -> None:
+    def _second_row(self, cells: list[str]) -> bool:
+        """Whether it is the second row of the chip above, which is then completed."""
         layout = self.table.layout
         numbers = cells[0].split()
         at = self.heads.get("bus", 1)
         bus = cells[at] if at < len(cells) else ""
         four = layout == "NPU ID | Name"
         if not (four or (numbers and _number(numbers[0]))) or not (_BUS.fullmatch(bus) or bus == "NA"):
-            return
+            return False
         values = _values(cells[-1], self.second) if len(cells) > at + 1 else {}
         memory, hbm = _pair(values.get("memory")), _pair(values.get("hbm"))
         other = _whole(numbers[1]) if len(numbers) > 1 else None
@@ -202,6 +203,7 @@ class _Reader:
             hbm_used_mb=hbm[0],
             hbm_total_mb=hbm[1],
         )
+        return True
 
     def _process(self, cells: list[str]) -> bool:
         """Whether it is a row of the process table, which is then taken."""
@@ -228,15 +230,15 @@ def _titles(cell: str) -> list[str]:
 
 def _values(cell: str, titles: list[str]) -> dict[str, str]:
     """title -> value, of those that are whole. Nothing where there are more or fewer values than titles."""
-    opened = cell.endswith(_OPEN)
     found: list[str] = _VALUE.findall(cell.removesuffix(_OPEN))
-    # Cut off here: only a 0 is sure to be whole, any other number may have had more digits.
-    if opened and found and not re.search(r"(?<![\d.])0$", found[-1]):
-        found.pop()
-    if not opened and len(found) != len(titles):
+    if cell.endswith(_OPEN):
+        # Cut: only a count of 0 is whole for sure, any other number may have had more digits.
+        cut = dict(zip(titles, found, strict=False))
+        return {title: value for title, value in cut.items() if title != "power" and _ZERO.fullmatch(value)}
+    if len(found) != len(titles):
         short = titles == _SECOND and len(found) == 2  # no header was seen: a chip without HBM
         return dict(zip(titles, found, strict=False)) if short else {}
-    return dict(zip(titles, found, strict=False))
+    return dict(zip(titles, found, strict=True))
 
 
 def _pair(value: str | None) -> tuple[int | None, int | None]:

@@ -1,0 +1,1 @@
+"""Whether a host can train: what was read of it (host/), judged."""

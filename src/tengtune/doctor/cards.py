@@ -1,0 +1,121 @@
+"""The cards: are they there, what are they, are they well, are they free."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tengtune.doctor.finding import Case, Finding, block, listed, ok, unknown, warn
+from tengtune.host import npu_smi
+from tengtune.host.survey import Card
+from tengtune.ui import language
+
+_LEVELS = {"Warning": "warn", "Alarm": "block", "Critical": "block"}
+_UNEQUAL = 1.1
+"""Cards of one kind differ by megabytes; of two kinds by gigabytes."""
+
+
+def check(case: Case) -> Iterator[Finding]:
+    """All of it; without any card one line."""
+    host = case.host
+    if not host.has_cards:
+        yield ok("doctor.no_card")
+        return
+    yield from _seen(case)
+    yield from _kinds(case)
+    for card in host.cards:
+        yield from _health(card)
+    yield from _busy(case)
+
+
+def _seen(case: Case) -> Iterator[Finding]:
+    """Whether npu-smi shows the cards."""
+    host = case.host
+    smi = host.smi
+    if smi.fault == "hangs":
+        yield unknown("doctor.smi_hangs", seconds=f"{case.seconds:g}")
+    elif (reason := npu_smi.fault(smi.text)) == "busy":
+        yield block("doctor.smi_busy")
+    elif reason == "denied":
+        yield block("doctor.smi_denied")
+    elif smi.fault == "missing" and host.driver is not None:
+        yield warn("doctor.smi_missing", root=host.driver_root)
+    elif not host.cards and smi.fault != "missing":
+        said = smi.text.strip().splitlines()
+        total = host.boards.total
+        yield unknown("doctor.smi_unread", said=said[-1][:120] if said else "", total=total or "?")
+    if not host.cards and host.bus:
+        names = ", ".join(dict.fromkeys(generation.name for _, generation in host.bus))
+        yield ok("doctor.on_the_bus", count=len(host.bus), generation=names)
+
+
+def _kinds(case: Case) -> Iterator[Finding]:
+    """What the cards are."""
+    groups: dict[tuple[str, str], list[Card]] = {}
+    for card in case.host.cards:
+        generation = card.generation.name if card.generation else ""
+        groups.setdefault((card.chip.name, generation), []).append(card)
+    for (name, generation), cards in groups.items():
+        values = {"cards": listed(cards), "count": len(cards), "name": name, "generation": generation}
+        known = cards[0].generation
+        if known is None:
+            yield unknown("doctor.chip_unknown", **values)
+        elif known.trainable is None:
+            yield unknown("doctor.chip_unproved", **values)
+        elif not known.trainable:
+            yield warn("doctor.chip_inference", **values)
+        else:
+            speed = f", {cards[0].tflops:g} TFLOPS" if cards[0].tflops else ""
+            yield ok("doctor.chip", **values, size=_gigabytes(cards[0].total_mb), speed=speed)
+    totals = [card.total_mb for card in case.host.cards if card.total_mb]
+    if len(groups) > 1 or (totals and max(totals) > _UNEQUAL * min(totals)):
+        yield warn("doctor.mixed", names=", ".join(name for name, _ in groups))
+
+
+def _health(card: Card) -> Iterator[Finding]:
+    """What ails a card, in the words of its codes."""
+    health = card.chip.health
+    if health == "OK":
+        return
+    values = {"card": card.number, "health": health or "?"}
+    meanings, fixes = [], []
+    if card.codes:
+        from tengtune.explain import known
+
+        errors = known.load()
+        for code in card.codes:
+            error = errors.get(f"health_{code[2:]}")
+            meanings.append(error.means if error else code)
+            fixes += [error.fix] if error else []
+    why = "; ".join(meanings) or language.say("doctor.no_code")
+    fix = " ".join(fixes) or language.say("doctor.ask_health", card=card.chip.npu)
+    level = _LEVELS.get(health or "", "unknown")
+    make = {"warn": warn, "block": block, "unknown": unknown}[level]
+    yield make("doctor.health", **values, reason=why, advice=fix)
+
+
+def _busy(case: Case) -> Iterator[Finding]:
+    """Who holds which card."""
+    cards = case.host.cards
+    held = [card for card in cards if card.in_use]
+    for card in held:
+        values = {"card": card.number, "used": _gigabytes(card.used_mb)}
+        if who := holders(case, card):
+            yield warn("doctor.busy", **values, who=who)
+        else:
+            yield warn("doctor.busy_unseen", **values)
+    free = [card for card in cards if card.in_use is False]
+    if free and not held:
+        yield ok("doctor.free", count=len(free))
+    lost = [card for card in cards if card.in_use is None and card.generation and card.generation.busy_mb]
+    if lost:
+        yield unknown("doctor.memory_unknown", cards=listed(lost))
+
+
+def holders(case: Case, card: Card) -> str:
+    """The processes on a card, the biggest first."""
+    found = sorted(case.host.table.on(card.chip), key=lambda process: -(process.memory_mb or 0))
+    return ", ".join(f"{each.name or '?'} ({each.pid}, {_gigabytes(each.memory_mb)})" for each in found[:3])
+
+
+def _gigabytes(megabytes: int | None) -> str:
+    return "?" if megabytes is None else f"{megabytes / 1024:.1f} GB"

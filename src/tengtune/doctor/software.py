@@ -1,0 +1,117 @@
+"""Driver, firmware, CANN and its operators: are they there, do they go together, does this shell see them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tengtune.doctor import compat
+from tengtune.doctor.finding import Case, Finding, block, chip_part, ok, unknown, warn
+from tengtune.host import releases
+from tengtune.host.versions import Cann
+
+OPS_SINCE = "8.5.0"
+"""From this CANN on the package of compiled operators is called ops, and version.cfg need not name it."""
+
+
+def check(case: Case) -> Iterator[Finding]:
+    """All of it; nothing where there are no cards."""
+    if not case.host.has_cards:
+        return
+    yield from _driver(case)
+    yield from _firmware(case)
+    cann = case.host.cann
+    if cann is None or cann.version is None:
+        chip = chip_part(case)
+        yield (block if cann is None else unknown)("doctor.no_cann", chip=chip, arch=case.arch)
+        return
+    yield from _pair(case, cann, cann.version)
+    yield from _kernels(case, cann, cann.version)
+    yield from _shell(case, cann)
+
+
+def _driver(case: Case) -> Iterator[Finding]:
+    host = case.host
+    if host.driver is None:
+        code = "doctor.no_driver_mounted" if host.container else "doctor.no_driver"
+        yield block(code, root=host.driver_root, arch=case.arch)
+    elif host.driver.version is None:
+        yield unknown("doctor.driver_unread", path=host.driver.path)
+
+
+def _firmware(case: Case) -> Iterator[Finding]:
+    """Driver against firmware: by npu-smi's own verdict and by the range in the driver's file."""
+    host = case.host
+    if host.driver is None or host.driver.version is None:
+        return
+    boards = [card.board for card in host.cards if card.board]
+    firmware = host.firmware.version if host.firmware else None
+    firmware = firmware or next((board.firmware for board in boards if board.firmware), None)
+    values = {"driver": host.driver.version, "firmware": firmware or "?"}
+    bounds = host.driver.firmware
+    inside = releases.within(firmware, *bounds) if firmware and bounds else None
+    span = f"{bounds[0]} - {bounds[1]}" if bounds else "?"
+    if inside is False or any(board.compatible is False for board in boards):
+        yield block("doctor.firmware_out", **values, span=span)
+    elif inside or (boards and all(board.compatible for board in boards)):
+        yield ok("doctor.firmware", **values)
+    else:
+        yield unknown("doctor.firmware_unknown", **values)
+
+
+def _pair(case: Case, cann: Cann, version: str) -> Iterator[Finding]:
+    """Driver against CANN, CANN against the machine and the cards."""
+    host = case.host
+    if host.driver and host.driver.version:
+        verdict = compat.driver_for(version, host.driver.version)
+        values = {"driver": host.driver.version, "cann": version, "wanted": verdict.wanted}
+        if verdict.standing == "pair":
+            yield ok("doctor.driver_pair", **values)
+        elif verdict.standing == "listed":
+            yield ok("doctor.driver_listed", **values)
+        elif verdict.standing == "excluded" or compat.lists_exclude(host.driver, cann.release):
+            yield block("doctor.driver_excluded", **values)
+        elif verdict.standing == "newer":
+            yield ok("doctor.driver_newer", **values)
+        elif verdict.standing == "older":
+            yield warn("doctor.driver_older", **values)
+        else:
+            yield unknown("doctor.driver_unknown", **values)
+    else:
+        yield unknown("doctor.cann_alone", cann=version, home=cann.home)
+    machine = host.machine.arch
+    if machine and cann.release.arch and cann.release.arch != machine:
+        yield block("doctor.cann_arch", arch=cann.release.arch, machine=machine, home=cann.home)
+    for generation in host.generations:
+        last = generation.last_cann if generation else None
+        if generation and last and releases.older(last, version) is not False:
+            yield unknown("doctor.cann_after", generation=generation.name, cann=version, last=last)
+
+
+def _kernels(case: Case, cann: Cann, version: str) -> Iterator[Finding]:
+    """The compiled operators of the cards' generation."""
+    wanted = sorted({each.kernels for each in case.host.generations if each and each.kernels})
+    old = releases.older(version, OPS_SINCE)
+    chip = chip_part(case)
+    kind = f"kernels-{chip}" if old else f"{chip}-ops"
+    package = f"Ascend-cann-{kind}_{version}_linux-{case.arch}.run"
+    values = {"package": package, "home": cann.home, "wanted": ", ".join(wanted) or "?"}
+    if cann.kernels:
+        missing = [name for name in wanted if name not in cann.kernels]
+        if not wanted:
+            yield unknown("doctor.kernels_unknown", **values)
+        elif missing:
+            yield block("doctor.kernels_other", **values, found=", ".join(cann.kernels))
+        else:
+            yield ok("doctor.kernels", found=", ".join(wanted))
+    elif cann.config and not cann.config.kernels and old:
+        yield block("doctor.kernels_missing", **values)
+    else:
+        yield unknown("doctor.kernels_unknown", **values)
+
+
+def _shell(case: Case, cann: Cann) -> Iterator[Finding]:
+    """set_env.sh: without it no framework finds CANN's libraries."""
+    if case.host.sourced:
+        yield ok("doctor.sourced", home=cann.home)
+    else:
+        yield block("doctor.not_sourced", home=cann.home, script=cann.set_env or f"{cann.home}/set_env.sh")

@@ -1,0 +1,357 @@
+"""tengtune doctor, as people run it: one host a story, told with what stands in the way and what mends it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.host_lab import ASCEND, TOOLKIT, FakeHost, Held, healthy, table
+
+FIXTURES = Path(__file__).resolve().parents[1] / "fixtures"
+RUN = "model: m\ndata: d.json\ntrain: {global_batch: 48}\n"
+BF16 = RUN.replace("model: m", "model: {path: m, dtype: bfloat16}")
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> FakeHost:
+    return healthy(tmp_path / "host")
+
+
+def doctor(host: FakeHost, *arguments: str, lang: str = "en") -> subprocess.CompletedProcess[str]:
+    command = [
+        sys.executable,
+        "-m",
+        "tengtune",
+        "doctor",
+        "--lang",
+        lang,
+        "--from",
+        str(host.root),
+        *arguments,
+    ]
+    return subprocess.run(
+        command, capture_output=True, text=True, timeout=60, check=False, cwd=host.root.parent
+    )
+
+
+class Answer:
+    """What --json says: the exit code, and the findings that are not OK by name."""
+
+    def __init__(self, host: FakeHost, run: str = "", *arguments: str) -> None:
+        if run:
+            (host.root.parent / "run.yaml").write_text(run, "utf-8")
+        done = doctor(host, *(["run.yaml"] if run else []), *arguments, "--json")
+        assert "Traceback" not in done.stderr
+        assert done.stdout, done.stderr
+        self.data: dict[str, Any] = json.loads(done.stdout)
+        self.code = done.returncode
+        self.found = {each["check"]: each for each in self.data["findings"]}
+        assert self.code == (0 if self.data["fit"] else 3)
+
+    @property
+    def faults(self) -> dict[str, str]:
+        return {name: each["level"] for name, each in self.found.items() if each["level"] != "ok"}
+
+    def fix(self, name: str) -> str:
+        return str(self.found[name]["fix"])
+
+
+def test_healthy_a2(host: FakeHost) -> None:
+    answer = Answer(host, BF16 + "parallel: {ranks: 8}\n")
+    assert answer.faults == {}
+    assert answer.code == 0
+    assert len(answer.data["cards"]) == 8
+    assert answer.data["cards"][7] == {
+        "card": 7, "npu": 7, "chip": 0, "name": "910B3", "generation": "A2", "health": "OK", "codes": [],
+        "memory_mb": {"used": 3314, "total": 65536}, "in_use": False, "processes": [],
+    }  # fmt: skip
+    wanted = {
+        "chip", "free", "firmware", "driver_pair", "kernels", "sourced", "torch_pair", "nodes", "addresses",
+        "links", "variables", "machine", "memory", "disk", "run_cards",
+    }  # fmt: skip
+    assert set(answer.found) == wanted
+
+
+def test_first_generation_asked_for_bfloat16(host: FakeHost) -> None:
+    host.says("npu-smi info", table("910B", total=32768, idle=1, ddr=15137))
+    host.cann("8.3.RC1", kernels=("ascend910",))
+    answer = Answer(host, BF16 + "parallel: {ranks: 8}\n")
+    assert answer.faults == {"no_bfloat16": "block"}
+    assert "model.dtype=float16" in answer.fix("no_bfloat16")
+    assert answer.data["cards"][0]["generation"] == "910"
+
+
+@pytest.mark.parametrize(
+    ("cann", "driver", "expected"),
+    [("8.0.0", "23.0.3", ("driver_older", "warn")), ("9.2.0", "25.2.0", ("driver_excluded", "block"))],
+)
+def test_driver_older_than_cann(cann: str, driver: str, expected: tuple[str, str], host: FakeHost) -> None:
+    host.cann(cann)
+    host.driver(driver)
+    answer = Answer(host)
+    name, level = expected
+    assert answer.faults[name] == level
+    assert "--upgrade" in answer.fix(name)
+    assert answer.code == (3 if level == "block" else 0)
+
+
+def test_kernels_missing(host: FakeHost) -> None:
+    for path in sorted((host.root / TOOLKIT / "opp").rglob("*"), reverse=True):
+        path.unlink() if path.is_file() else path.rmdir()
+    host.cann("8.3.RC1", kernels=())
+    answer = Answer(host)
+    assert answer.faults == {"kernels_missing": "block"}
+    assert "./Ascend-cann-kernels-910b_8.3.RC1_linux-aarch64.run --install" in answer.fix("kernels_missing")
+
+
+def test_kernels_of_another_chip(host: FakeHost) -> None:
+    host.says("npu-smi info", table("910ProB", total=32768, idle=1, ddr=15137))
+    answer = Answer(host)
+    assert answer.faults == {"kernels_other": "block"}
+    assert "Ascend-cann-kernels-910_8.3.RC1" in answer.fix("kernels_other")
+
+
+def test_firmware_outside_its_range(host: FakeHost) -> None:
+    host.driver("25.3.rc1", firmware="[7.0.0,7.6.99]")
+    answer = Answer(host)
+    assert answer.faults == {"firmware_out": "block"}
+    assert "7.0.0 - 7.6.99" in answer.found["firmware_out"]["why"]
+
+
+def test_cards_held_by_another_container(host: FakeHost) -> None:
+    host.says("npu-smi info", (FIXTURES / "npu-smi" / "err_busy_-8020_b.txt").read_text("utf-8"))
+    answer = Answer(host, RUN + "parallel: {ranks: 8}\n")
+    assert answer.faults == {"smi_busy": "block", "run_unseen": "unknown"}
+    assert "docker stop" in answer.fix("smi_busy")
+    assert "on_the_bus" in answer.found
+
+
+def test_user_outside_the_group(host: FakeHost) -> None:
+    host.user(groups="1000")
+    answer = Answer(host)
+    assert answer.faults == {"not_in_group": "block"}
+    assert "sudo usermod -aG HwHiAiUser wang" in answer.fix("not_in_group")
+
+
+def test_nodes_that_no_group_opens(host: FakeHost) -> None:
+    host.says("ls -l /dev", (FIXTURES / "host" / "ls_dev_davinci_nonroot_problem.txt").read_text("utf-8"))
+    answer = Answer(host)
+    assert answer.faults == {"nodes_missing": "block", "nodes_closed": "block"}
+    assert "--install-for-all" in answer.fix("nodes_closed")
+
+
+def test_container_without_the_driver(host: FakeHost) -> None:
+    host.file(".dockerenv", "")
+    host.remove(f"{ASCEND}/driver/version.info", "bin/npu-smi_info.txt")
+    answer = Answer(host)
+    assert answer.faults == {"no_driver_mounted": "block", "cann_alone": "unknown"}
+    assert "-v /usr/local/Ascend/driver:/usr/local/Ascend/driver" in answer.fix("no_driver_mounted")
+
+
+def test_container_without_device_nodes(host: FakeHost) -> None:
+    host.file(".dockerenv", "")
+    host.says("ls -l /dev", "total 0\ncrw-rw-rw- 1 root root 1, 3 Nov 20 10:00 null\n")
+    answer = Answer(host)
+    assert answer.faults == {"nodes_not_mapped": "block"}
+    assert "--device /dev/davinci0 --device /dev/davinci_manager" in answer.fix("nodes_not_mapped")
+
+
+def test_set_env_not_sourced(host: FakeHost) -> None:
+    host.environment(ASCEND_HOME_PATH="", LD_LIBRARY_PATH="")
+    answer = Answer(host)
+    assert answer.faults == {"not_sourced": "block"}
+    assert answer.fix("not_sourced") == "`source /usr/local/Ascend/ascend-toolkit/set_env.sh`"
+
+
+@pytest.mark.parametrize(("nodes", "level"), [(1, "warn"), (2, "block")])
+def test_link_down_on_one_card(nodes: int, level: str, host: FakeHost) -> None:
+    host.ports(down=(5,))
+    answer = Answer(host, RUN + f"parallel: {{ranks: {8 * nodes}, nodes: {nodes}}}\n")
+    assert answer.faults == {"link_down": level}
+    assert "hccn_tool -i 5" in answer.fix("link_down")
+
+
+def test_torch_npu_for_another_torch(host: FakeHost) -> None:
+    host.package(
+        "torch_npu", "2.6.0.post3", "torch==2.6.0+cpu", site="home/wang/venv/lib/python3.10/site-packages"
+    )
+    host.package("torch", "2.7.1", site="home/wang/venv/lib/python3.10/site-packages")
+    host.environment(VIRTUAL_ENV="/home/wang/venv")
+    answer = Answer(host)
+    assert answer.faults == {"torch_other": "block"}
+    assert "torch_npu==2.7.1` for torch 2.7.1" in answer.fix("torch_other")
+
+
+def test_mindspore_of_another_machine_type(host: FakeHost) -> None:
+    host.package("mindspore", "2.7.1", arch="x86_64")
+    answer = Answer(host, RUN + "backend: mindspore\nparallel: {ranks: 8}\n")
+    assert answer.faults == {"machine_type": "block"}
+    assert "aarch64" in answer.fix("machine_type")
+    assert "mindspore_pair" in answer.found
+
+
+def test_a_training_on_inference_cards(host: FakeHost) -> None:
+    text = (FIXTURES / "npu-smi" / "info_310P3_Duo_25.2.0.txt").read_text("utf-8")
+    host.says("npu-smi info", text)
+    host.cann("8.3.RC1", kernels=("ascend310p",))
+    answer = Answer(host, RUN + "parallel: {ranks: 1}\n")
+    assert answer.faults["chip_inference"] == "warn"
+    assert answer.faults["run_on_inference"] == "block"
+    assert [card["chip"] for card in answer.data["cards"]] == [0, 1]
+
+
+def test_a_command_that_hangs(host: FakeHost) -> None:
+    """What it started holds the output open and is killed, too."""
+    host.remove("bin/npu-smi_info.txt")
+    host.does("npu-smi", "sleep 600 & echo $! > sleeping; echo '| npu-smi 25.3.rc1  Version'; wait")
+    answer = Answer(host, "", "--timeout", "0.4")
+    assert answer.faults == {"smi_hangs": "unknown"}
+    assert "0.4 s" in answer.found["smi_hangs"]["what"]
+    sleeping = int((host.root.parent / "sleeping").read_text("utf-8"))
+    assert (
+        not Path(f"/proc/{sleeping}/cmdline").exists() or not Path(f"/proc/{sleeping}/cmdline").read_bytes()
+    )
+
+
+def test_eight_cards_asked_and_two_held(host: FakeHost) -> None:
+    held = (Held(2, 43000, "VLLMWorker_TP", 3001), Held(6, 43000, "python", 3002))
+    host.says("npu-smi info", table(held=held))
+    answer = Answer(host, RUN + "parallel: {ranks: 8}\n")
+    assert answer.faults == {"busy": "warn", "held": "block"}
+    assert "2: VLLMWorker_TP (3001, 42.0 GB); 6: python (3002, 42.0 GB)" in answer.found["held"]["why"]
+    four = Answer(host, RUN + "parallel: {ranks: 4}\n")
+    assert four.faults == {"busy": "warn", "held_others": "block"}
+    assert "ASCEND_RT_VISIBLE_DEVICES=0,1,3,4" in four.fix("held_others")
+
+
+@pytest.mark.parametrize(
+    ("visible", "ranks", "fault", "fix"),
+    [
+        ("", 3, "ring_count", "1, 2, 4, 8"),
+        ("2,3,4,5", 4, "ring_crossed", "ASCEND_RT_VISIBLE_DEVICES=0,1,2,3"),
+        ("3,4", 2, "ring_crossed", "ASCEND_RT_VISIBLE_DEVICES=0,1"),
+        ("4,5,6,7", 4, "", ""),
+    ],
+)
+def test_rings_of_the_first_generation(
+    visible: str, ranks: int, fault: str, fix: str, host: FakeHost
+) -> None:
+    host.says("npu-smi info", table("910A", total=32768, idle=1, ddr=15137))
+    host.cann("8.3.RC1", kernels=("ascend910",))
+    host.environment(ASCEND_RT_VISIBLE_DEVICES=visible)
+    answer = Answer(host, RUN + f"parallel: {{ranks: {ranks}}}\n")
+    assert answer.faults == ({fault: "block"} if fault else {})
+    assert not fault or fix in answer.fix(fault)
+
+
+def test_no_ring_of_the_first_generation_is_free(host: FakeHost) -> None:
+    held = tuple(Held(npu, 20000) for npu in (0, 1, 6))
+    host.says("npu-smi info", table("910A", total=32768, idle=1, ddr=15137, held=held))
+    host.cann("8.3.RC1", kernels=("ascend910",))
+    host.environment(ASCEND_RT_VISIBLE_DEVICES="2,3,4,5")
+    answer = Answer(host, RUN + "parallel: {ranks: 4}\n")
+    assert answer.faults == {"busy": "warn", "ring_full": "block"}
+
+
+def test_back_end_missing(host: FakeHost) -> None:
+    answer = Answer(host, RUN + "backend: mindspore\nparallel: {ranks: 8}\n")
+    assert answer.faults == {"no_backend": "block"}
+    assert "tengtune[mindspore]" in answer.fix("no_backend")
+
+
+def test_numbers_of_the_host_inside_a_container(host: FakeHost) -> None:
+    host.nodes(count=1)
+    host.says("npu-smi info", table(count=1))
+    host.environment(ASCEND_RT_VISIBLE_DEVICES="3")
+    answer = Answer(host)
+    assert answer.faults == {"visible": "block"}
+    assert "export ASCEND_RT_VISIBLE_DEVICES=0`" in answer.fix("visible")
+
+
+def test_a_card_that_is_ill(host: FakeHost) -> None:
+    host.says("npu-smi info", table(health={3: "Warning", 5: "Alarm"}))
+    host.says(
+        "npu-smi info -t health -i 3", (FIXTURES / "npu-smi" / "sub_health_warning_80E01801.txt").read_text()
+    )
+    answer = Answer(host)
+    ill = [each for each in answer.data["findings"] if each["check"] == "health"]
+    assert [(each["level"], each["what"]) for each in ill] == [
+        ("warn", "card 3: health Warning"), ("block", "card 5: health Alarm"),
+    ]  # fmt: skip
+    assert "Multi-bit ECC errors when accessing the HBM" in ill[0]["why"]
+    assert "npu-smi info -t health -i 5" in ill[1]["fix"]
+
+
+def test_what_is_not_known_is_never_ok(host: FakeHost) -> None:
+    host.says("npu-smi info", table("910C7", version="99.1.0"))
+    host.driver("99.1.0", mark="C99", firmware="")
+    host.remove(f"{ASCEND}/firmware/version.info")
+    host.cann("77.0.0", mark="C99")
+    host.package("torch_npu", "2.7.1.post99", "torch==2.7.1", site="opt/py/lib/python3.10/site-packages")
+    host.package("torch", "2.7.1", site="opt/py/lib/python3.10/site-packages")
+    host.package("mindspore", "5.0.0", site="opt/py/lib/python3.10/site-packages")
+    host.environment(VIRTUAL_ENV="/opt/py")
+    answer = Answer(host, RUN + "parallel: {ranks: 8}\n")
+    assert answer.faults == {
+        "chip_unknown": "unknown", "firmware_unknown": "unknown", "driver_unknown": "unknown",
+        "kernels_unknown": "unknown", "torch_npu_unknown": "unknown", "mindspore_unknown": "unknown",
+        "run_cards_unknown": "unknown",
+    }  # fmt: skip
+
+
+def test_an_empty_host(tmp_path: Path) -> None:
+    (tmp_path / "host").mkdir()
+    answer = Answer(FakeHost(tmp_path / "host"))
+    assert answer.code == 0
+    assert answer.faults == {"no_framework": "warn", "memory_unread": "unknown", "disk_unread": "unknown"}
+    assert "no_card" in answer.found
+
+
+def test_a_card_without_driver(tmp_path: Path) -> None:
+    host = FakeHost(tmp_path / "host")
+    host.says("lspci -nn", (FIXTURES / "host" / "lspci_910B_4card.txt").read_text("utf-8"))
+    answer = Answer(host)
+    assert answer.faults["no_driver"] == "block"
+    assert answer.found["on_the_bus"]["what"] == "on the PCI bus: 4 cards (A2)"
+    assert ".run --full --install-for-all" in answer.fix("no_driver")
+
+
+@pytest.mark.parametrize(
+    ("lang", "tag", "verdict"), [("en", "BLOCK", "In the way: 1."), ("zh", "阻断", "阻断项 1 个")]
+)
+def test_the_screen(lang: str, tag: str, verdict: str, host: FakeHost) -> None:
+    host.environment(ASCEND_HOME_PATH="")
+    host.says("npu-smi info", table(held=(Held(6, 43000),)))
+    done = doctor(host, lang=lang)
+    assert done.returncode == 3
+    lines = done.stdout.splitlines()
+    assert len(lines) <= 40
+    assert [line.split()[:4] for line in lines[1:9]] == [[str(n), "910B3", "A2", "OK"] for n in range(8)]
+    assert "python (4711, 42.0 GB)" in lines[7]
+    assert lines[10].startswith(tag)
+    assert verdict in lines[-1]
+    assert done.stderr == ""
+
+
+def test_from_what_is_no_folder(tmp_path: Path) -> None:
+    done = doctor(FakeHost(tmp_path / "nothing"))
+    assert done.returncode == 2
+    assert "no such folder" in done.stderr
+
+
+def test_this_machine_is_read_without_a_framework(tmp_path: Path) -> None:
+    code = (
+        "import sys; from tengtune.cli.main import main\n"
+        "try: main(['doctor', '--json'])\nexcept SystemExit: pass\n"
+        "print(sorted({'torch', 'torch_npu', 'mindspore', 'pydantic', 'rich'} & set(sys.modules)))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
+    )
+    result, loaded = done.stdout.splitlines()
+    assert {each["check"] for each in json.loads(result)["findings"]} >= {"machine", "memory", "disk"}
+    assert loaded == "[]"
