@@ -71,7 +71,7 @@ def test_healthy_a2(host: FakeHost) -> None:
     }  # fmt: skip
     wanted = {
         "chip", "free", "firmware", "driver_pair", "kernels", "sourced", "torch_pair", "nodes", "addresses",
-        "links", "variables", "machine", "memory", "disk", "run_cards",
+        "links", "no_variables", "machine", "memory", "disk", "run_cards",
     }  # fmt: skip
     assert set(answer.found) == wanted
 
@@ -223,6 +223,8 @@ def test_eight_cards_asked_and_two_held(host: FakeHost) -> None:
     answer = Answer(host, RUN + "parallel: {ranks: 8}\n")
     assert answer.faults == {"busy": "warn", "held": "block"}
     assert "2: VLLMWorker_TP (3001, 42.0 GB); 6: python (3002, 42.0 GB)" in answer.found["held"]["why"]
+    assert "tengtune run run.yaml -s parallel.ranks=6" in answer.fix("held")
+    assert "kill 3001 3002" in answer.fix("busy")
     four = Answer(host, RUN + "parallel: {ranks: 4}\n")
     assert four.faults == {"busy": "warn", "held_others": "block"}
     assert "ASCEND_RT_VISIBLE_DEVICES=0,1,3,4" in four.fix("held_others")
@@ -231,7 +233,7 @@ def test_eight_cards_asked_and_two_held(host: FakeHost) -> None:
 @pytest.mark.parametrize(
     ("visible", "ranks", "fault", "fix"),
     [
-        ("", 3, "ring_count", "1, 2, 4, 8"),
+        ("", 3, "ring_count", "tengtune run run.yaml -s parallel.ranks=2"),
         ("2,3,4,5", 4, "ring_crossed", "ASCEND_RT_VISIBLE_DEVICES=0,1,2,3"),
         ("3,4", 2, "ring_crossed", "ASCEND_RT_VISIBLE_DEVICES=0,1"),
         ("4,5,6,7", 4, "", ""),
@@ -260,7 +262,7 @@ def test_no_ring_of_the_first_generation_is_free(host: FakeHost) -> None:
 def test_back_end_missing(host: FakeHost) -> None:
     answer = Answer(host, RUN + "backend: mindspore\nparallel: {ranks: 8}\n")
     assert answer.faults == {"no_backend": "block"}
-    assert "tengtune[mindspore]" in answer.fix("no_backend")
+    assert ".[mindspore]" in answer.fix("no_backend")
 
 
 def test_numbers_of_the_host_inside_a_container(host: FakeHost) -> None:
@@ -284,6 +286,41 @@ def test_a_card_that_is_ill(host: FakeHost) -> None:
     ]  # fmt: skip
     assert "Multi-bit ECC errors when accessing the HBM" in ill[0]["why"]
     assert "npu-smi info -t health -i 5" in ill[1]["fix"]
+    others = Answer(host, RUN + "parallel: {ranks: 3}\n")
+    assert others.code == 0, "the run does not take the card that is ill"
+
+
+def test_cards_on_two_sockets(host: FakeHost) -> None:
+    host.says("npu-smi info", table("910B4-1", count=4))
+    host.says(
+        "npu-smi info -t topo", (FIXTURES / "npu-smi" / "sub_topo_pcie4_910B4-1.txt").read_text("utf-8")
+    )
+    host.environment(ASCEND_RT_VISIBLE_DEVICES="1,2")
+    answer = Answer(host, RUN + "parallel: {ranks: 2}\n")
+    assert answer.faults == {"bus_groups": "warn"}
+    assert "ASCEND_RT_VISIBLE_DEVICES=0,1" in answer.fix("bus_groups")
+
+
+def test_hccls_variables(host: FakeHost) -> None:
+    host.environment(
+        HCCL_CONNECT_TIMEOUT="2000", HCCL_RDMA_TIMEOUT="99", HCCL_BUFFSIZE="many", INF_NAN_MODE_ENABLE="0"
+    )
+    host.says("hccn_tool -i 3 -tls -g", "dev_id:3, tls switch[1](0:disable, 1:enable)\n")
+    answer = Answer(host)
+    assert answer.faults == {"variable": "warn", "timeouts": "warn", "inf_nan": "block", "tls": "warn"}
+    wrong = [each["what"] for each in answer.data["findings"] if each["check"] == "variable"]
+    assert wrong == ["HCCL_BUFFSIZE=many is out of range", "HCCL_RDMA_TIMEOUT=99 is out of range"]
+
+
+def test_python_and_glibc_too_old(host: FakeHost) -> None:
+    site = "opt/py/lib/python3.14/site-packages"
+    host.package("torch", "2.12.0", site=site)
+    host.package("torch_npu", "2.12.0", "torch==2.12.0", site=site)
+    host.environment(VIRTUAL_ENV="/opt/py")
+    host.says("ldd --version", "ldd (GNU libc) 2.17\n")
+    answer = Answer(host)
+    assert answer.faults == {"torch_off": "warn", "python": "block", "glibc_old": "block"}
+    assert "torch==2.8.0 torch_npu==2.8.0" in answer.fix("torch_off")
 
 
 def test_what_is_not_known_is_never_ok(host: FakeHost) -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+from tengtune import doctor
 from tengtune.doctor import compat, finding
 from tengtune.host import chips, releases
 from tengtune.ui import language
@@ -168,3 +171,13 @@ def test_a_finding_that_is_not_ok_says_why_and_what_to_do() -> None:
     assert finding.ok("doctor.torch_alone", torch="2").as_json() == {
         "level": "ok", "check": "torch_alone", "what": "PyTorch 2",
     }  # fmt: skip
+
+
+def test_every_text_is_used_and_every_check_has_one() -> None:
+    code = re.compile(r'"(doctor\.[a-z0-9_]+)"')
+    sources = [
+        *Path(doctor.__file__).parent.glob("*.py"),
+        Path(doctor.__file__).parents[1] / "cli" / "doctor.py",
+    ]
+    used = {found for path in sources for found in code.findall(path.read_text("utf-8"))}
+    assert used == language.area_messages("doctor").keys()

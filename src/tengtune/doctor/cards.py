@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from tengtune.doctor import choice
 from tengtune.doctor.finding import Case, Finding, block, listed, ok, unknown, warn
 from tengtune.host import npu_smi
 from tengtune.host.survey import Card
 from tengtune.ui import language
 
-_LEVELS = {"Warning": "warn", "Alarm": "block", "Critical": "block"}
+_LEVELS = {"Warning": warn, "Alarm": block, "Critical": block}
 _UNEQUAL = 1.1
 """Cards of one kind differ by megabytes; of two kinds by gigabytes."""
 
@@ -23,7 +24,8 @@ def check(case: Case) -> Iterator[Finding]:
     yield from _seen(case)
     yield from _kinds(case)
     for card in host.cards:
-        yield from _health(card)
+        if card.chip.health != "OK":
+            yield _health(case, card)
     yield from _busy(case)
 
 
@@ -68,14 +70,14 @@ def _kinds(case: Case) -> Iterator[Finding]:
             yield ok("doctor.chip", **values, size=_gigabytes(cards[0].total_mb), speed=speed)
     totals = [card.total_mb for card in case.host.cards if card.total_mb]
     if len(groups) > 1 or (totals and max(totals) > _UNEQUAL * min(totals)):
-        yield warn("doctor.mixed", names=", ".join(name for name, _ in groups))
+        alike = max(groups.values(), key=len)
+        names = ", ".join(name for name, _ in groups)
+        yield warn("doctor.mixed", names=names, places=choice.places(case, alike))
 
 
-def _health(card: Card) -> Iterator[Finding]:
-    """What ails a card, in the words of its codes."""
+def _health(case: Case, card: Card) -> Finding:
+    """What ails a card, in the words of its codes. One that the run does not take is in nobody's way."""
     health = card.chip.health
-    if health == "OK":
-        return
     values = {"card": card.number, "health": health or "?"}
     meanings, fixes = [], []
     if card.codes:
@@ -88,21 +90,27 @@ def _health(card: Card) -> Iterator[Finding]:
             fixes += [error.fix] if error else []
     why = "; ".join(meanings) or language.say("doctor.no_code")
     fix = " ".join(fixes) or language.say("doctor.ask_health", card=card.chip.npu)
-    level = _LEVELS.get(health or "", "unknown")
-    make = {"warn": warn, "block": block, "unknown": unknown}[level]
-    yield make("doctor.health", **values, reason=why, advice=fix)
+    make = _LEVELS.get(health or "", unknown)
+    if make is block and case.recipe is not None and card not in choice.taken(case):
+        make = warn
+    return make("doctor.health", **values, reason=why, advice=fix)
 
 
 def _busy(case: Case) -> Iterator[Finding]:
-    """Who holds which card."""
+    """Who holds which cards."""
     cards = case.host.cards
     held = [card for card in cards if card.in_use]
-    for card in held:
-        values = {"card": card.number, "used": _gigabytes(card.used_mb)}
-        if who := holders(case, card):
-            yield warn("doctor.busy", **values, who=who)
-        else:
-            yield warn("doctor.busy_unseen", **values)
+    named = [card for card in held if case.host.table.on(card.chip)]
+    unseen = [card for card in held if card not in named]
+    places = choice.places(case, choice.free(case)) if held else ""
+    if named:
+        who = "; ".join(f"{card.number}: {holders(case, card)}" for card in named)
+        pids = {each.pid for card in named for each in case.host.table.on(card.chip)}
+        values = {"cards": listed(named), "who": who, "pids": " ".join(map(str, sorted(pids)))}
+        yield warn("doctor.busy" if places else "doctor.busy_all", **values, places=places)
+    if unseen:
+        used = ", ".join(_gigabytes(card.used_mb) for card in unseen)
+        yield warn("doctor.busy_unseen", cards=listed(unseen), used=used, npu=unseen[0].chip.npu)
     free = [card for card in cards if card.in_use is False]
     if free and not held:
         yield ok("doctor.free", count=len(free))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -16,7 +17,7 @@ Level = Literal["ok", "warn", "block", "unknown"]
 
 @dataclass(frozen=True)
 class Finding:
-    """`code` is a text "doctor.name" with what, and with why and fix unless all is well; `values` fill its
+    """`code` is the code of a text with what, and with why and fix unless all is well; `values` fill its
     placeholders."""
 
     level: Level
@@ -71,7 +72,7 @@ class Case:
         return next((self.host.python.packages[n] for n in names if n in self.host.python.packages), None)
 
 
-def listed(cards: list[Card]) -> str:
+def listed(cards: Sequence[Card]) -> str:
     """The numbers of cards."""
     return ", ".join(str(card.number) for card in cards)
 

@@ -57,7 +57,7 @@ def _nics(case: Case) -> Iterator[Finding]:
     switches = {nic.tls for nic in nics.values() if nic.tls}
     if len(switches) > 1:
         enabled = ", ".join(str(card) for card, nic in nics.items() if nic.tls == "1")
-        yield make("doctor.tls", cards=enabled)
+        yield make("doctor.tls", cards=enabled, every=" ".join(map(str, nics)))
 
 
 def _variables(case: Case) -> Iterator[Finding]:
@@ -84,7 +84,7 @@ def _variables(case: Case) -> Iterator[Finding]:
         yield block("doctor.inf_nan")
     chosen = [f"{name}={environment[name]}" for name in sorted(environment) if name.startswith("HCCL_")]
     if not faults:
-        yield ok("doctor.variables", chosen=", ".join(chosen) or "-")
+        yield ok("doctor.variables" if chosen else "doctor.no_variables", chosen=", ".join(chosen))
 
 
 def _in_range(value: str, least: str, most: str) -> bool:

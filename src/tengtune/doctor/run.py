@@ -6,16 +6,14 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from tengtune import capabilities
-from tengtune.doctor.access import visible
+from tengtune.doctor import choice
 from tengtune.doctor.cards import holders
-from tengtune.doctor.finding import Case, Finding, block, ok, unknown, warn
+from tengtune.doctor.finding import Case, Finding, block, listed, ok, unknown, warn
 from tengtune.host.chips import Generation
 from tengtune.host.survey import Card
 from tengtune.recipe import Recipe
 from tengtune.ui.lists import size
 from tengtune.ui.problems import Problem
-
-_INSTALL = {"torch": "tengtune[torch]", "mindspore": "tengtune[mindspore]"}
 
 
 def check(case: Case, recipe: Recipe) -> Iterator[Finding]:
@@ -24,7 +22,7 @@ def check(case: Case, recipe: Recipe) -> Iterator[Finding]:
     if backend is None:
         names = [recipe.backend] if recipe.backend != "auto" else ["torch", "mindspore"]
         wanted = " / ".join(capabilities.NAMES[name] for name in names)
-        yield block("doctor.no_backend", wanted=wanted, install=_INSTALL[names[0]])
+        yield block("doctor.no_backend", wanted=wanted, extra=names[0])
         return
     yield from _features(case, recipe, backend)
     yield from _cards(case, recipe, backend)
@@ -53,12 +51,13 @@ def _features(case: Case, recipe: Recipe, backend: str) -> Iterator[Finding]:
             table = capabilities.table()[name][backend]
             if feature.asked(recipe, None) and table[device] == "no":
                 code = "doctor.no_bfloat16" if name == "bfloat16" else "doctor.not_on_card"
-                yield block(code, asked=feature.words(recipe), generation=generation.name)
+                values = {"asked": feature.words(recipe), "generation": generation.name}
+                yield block(code, **values, run=recipe.called())
 
 
 def _cards(case: Case, recipe: Recipe, backend: str) -> Iterator[Finding]:
     """Whether as many cards as the run asks of this machine are there, fit and free."""
-    host, wanted = case.host, recipe.parallel.ranks // recipe.parallel.nodes
+    host, wanted = case.host, choice.asked(recipe)
     if not host.has_cards:
         yield ok("doctor.run_on_cpu", backend=capabilities.NAMES[backend], ranks=wanted)
         return
@@ -66,78 +65,51 @@ def _cards(case: Case, recipe: Recipe, backend: str) -> Iterator[Finding]:
         yield block("doctor.run_without_npu")
     unfit = [g for g in host.generations if g is not None and g.trainable is False]
     if unfit:
-        yield block("doctor.run_on_inference", generation=", ".join(each.name for each in unfit))
+        names = ", ".join(each.name for each in unfit)
+        yield block("doctor.run_on_inference", generation=names, run=recipe.called())
     if not host.cards:
         yield unknown("doctor.run_unseen", wanted=wanted)
         return
-    chosen = _seen(case)
-    if wanted > len(chosen):
-        yield block("doctor.too_few", wanted=wanted, count=len(chosen))
+    if wanted > (count := len(choice.seen(case))):
+        ranks = choice.fewer(recipe, choice.seen(case))
+        yield block("doctor.too_few", wanted=wanted, count=count, run=recipe.called(), ranks=ranks)
         return
-    taken = chosen[:wanted]
+    taken = choice.taken(case)
     held = [card for card in taken if card.in_use]
-    free = [card for card in _counted(case) if card.in_use is False and card.chip.health == "OK"]
-    ringed = taken[0].generation if taken else None
+    ringed = taken[0].generation
     if held:
-        yield _held(case, held, free, wanted)
+        yield _held(case, recipe, held, wanted)
     elif ringed is not None and ringed.counts and recipe.parallel.nodes == 1:
-        yield _ring(case, ringed, taken, free)
+        yield _ring(case, recipe, ringed, taken)
     elif not unfit:
         yield _free(taken)
     if host.topology.pcie_only and wanted > 1:
         yield from _bus_groups(case, taken)
 
 
-def _counted(case: Case) -> list[Card]:
-    """The cards in the order in which frameworks count them."""
-    places = {place: logic for logic, place in case.host.logic.items()}
-    return sorted(case.host.cards, key=lambda c: places.get((c.chip.npu, c.chip.chip or 0), c.number))
-
-
-def _seen(case: Case) -> list[Card]:
-    """The cards a run sees, in its order."""
-    cards, chosen = _counted(case), visible(case)
-    return cards if chosen is None else [cards[number] for number in chosen if number < len(cards)]
-
-
-def _places(case: Case, cards: Sequence[Card]) -> str:
-    """What chooses these cards: their numbers as frameworks count them."""
-    counted = _counted(case)
-    return ",".join(str(counted.index(card)) for card in cards)
-
-
-def _held(case: Case, held: Sequence[Card], free: list[Card], wanted: int) -> Finding:
+def _held(case: Case, recipe: Recipe, held: Sequence[Card], wanted: int) -> Finding:
     who = "; ".join(f"{card.number}: {holders(case, card) or '?'}" for card in held)
-    suitable = _suitable(free, wanted)
-    values = {"wanted": wanted, "count": len(held), "cards": _numbers(held), "who": who, "free": len(free)}
-    if suitable:
-        return block("doctor.held_others", **values, places=_places(case, suitable))
-    return block("doctor.held", **values)
+    free = choice.free(case)
+    values = {"wanted": wanted, "count": len(held), "cards": listed(held), "who": who, "free": len(free)}
+    if others := choice.suitable(free, wanted):
+        return block("doctor.held_others", **values, places=choice.places(case, others))
+    if not free:
+        return block("doctor.held_all", **values)
+    return block("doctor.held", **values, run=recipe.called(), ranks=choice.fewer(recipe, free))
 
 
-def _suitable(free: list[Card], wanted: int) -> list[Card]:
-    """So many free cards that may work together; none where there are not."""
-    generation = free[0].generation if free else None
-    size = generation.ring if generation else None
-    if size is not None and 1 < wanted <= size:
-        for ring in sorted({card.number // size for card in free}):
-            inside = [card for card in free if card.number // size == ring]
-            if len(inside) >= wanted:
-                return inside[:wanted]
-        return []
-    return free[:wanted] if len(free) >= wanted else []
-
-
-def _ring(case: Case, generation: Generation, taken: list[Card], free: list[Card]) -> Finding:
+def _ring(case: Case, recipe: Recipe, generation: Generation, taken: list[Card]) -> Finding:
     """The first generation: 1, 2, 4 or 8 cards, and 2 or 4 within one ring."""
     wanted, counts = len(taken), ", ".join(map(str, generation.counts))
+    values = {"wanted": wanted, "cards": listed(taken), "run": recipe.called()}
+    ranks = choice.fewer(recipe, choice.free(case))
     if wanted not in generation.counts:
-        return block("doctor.ring_count", wanted=wanted, counts=counts)
+        return block("doctor.ring_count", **values, counts=counts, ranks=ranks)
     rings = {card.number // (generation.ring or wanted) for card in taken}
     if generation.ring and 1 < wanted <= generation.ring and len(rings) > 1:
-        values = {"wanted": wanted, "cards": _numbers(taken)}
-        places = _places(case, _suitable(free, wanted))
-        return block("doctor.ring_crossed" if places else "doctor.ring_full", **values, places=places)
+        if others := choice.suitable(choice.free(case), wanted):
+            return block("doctor.ring_crossed", **values, places=choice.places(case, others))
+        return block("doctor.ring_full", **values, ranks=ranks)
     return _free(taken)
 
 
@@ -145,15 +117,19 @@ def _free(taken: list[Card]) -> Finding:
     """Nobody is known to hold them; whether they are free is another thing."""
     make = ok if all(card.in_use is False for card in taken) else unknown
     code = "doctor.run_cards" if make is ok else "doctor.run_cards_unknown"
-    return make(code, wanted=len(taken), cards=_numbers(taken))
+    return make(code, wanted=len(taken), cards=listed(taken))
 
 
 def _bus_groups(case: Case, taken: list[Card]) -> Iterator[Finding]:
     """Cards that meet on the PCI bus alone: those of two sockets are slow together."""
-    groups = [group for group in case.host.topology.groups if {card.number for card in taken} & set(group)]
-    largest = max((len(group) for group in case.host.topology.groups), default=0)
-    if len(groups) > 1 and len(taken) <= largest:
-        yield warn("doctor.bus_groups", cards=_numbers(taken), groups=" | ".join(map(str, groups)))
+    groups = case.host.topology.groups
+    touched = [group for group in groups if {card.chip.npu for card in taken} & set(group)]
+    fitting = next((group for group in groups if len(group) >= len(taken)), None)
+    if len(touched) > 1 and fitting:
+        others = [card for card in choice.counted(case) if card.chip.npu in fitting][: len(taken)]
+        names = " | ".join(", ".join(map(str, group)) for group in touched)
+        values = {"cards": listed(taken), "groups": names, "places": choice.places(case, others)}
+        yield warn("doctor.bus_groups", **values)
 
 
 def _room(case: Case, recipe: Recipe) -> Iterator[Finding]:
@@ -169,7 +145,3 @@ def _weights(folder: Path) -> int:
         return sum(each.stat().st_size for each in folder.glob("*.safetensors"))
     except OSError:
         return 0
-
-
-def _numbers(cards: Sequence[Card]) -> str:
-    return ", ".join(str(card.number) for card in cards)

@@ -63,7 +63,14 @@ def _pair(case: Case, cann: Cann, version: str) -> Iterator[Finding]:
     host = case.host
     if host.driver and host.driver.version:
         verdict = compat.driver_for(version, host.driver.version)
-        values = {"driver": host.driver.version, "cann": version, "wanted": verdict.wanted}
+        first = verdict.wanted.partition(" / ")[0]
+        package = f"Ascend-hdk-{chip_part(case)}-npu-driver_{first}_linux-{case.arch}.run"
+        values = {
+            "driver": host.driver.version,
+            "cann": version,
+            "wanted": verdict.wanted,
+            "package": package,
+        }
         if verdict.standing == "pair":
             yield ok("doctor.driver_pair", **values)
         elif verdict.standing == "listed":
