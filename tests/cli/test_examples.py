@@ -55,6 +55,7 @@ REHEARSED: dict[str, tuple[dict[str, Any], str]] = {
         "qwen3/tokenizer.json",
     ),
     "qwen-7b-chat-lora-8x32g": (QWEN_7B, "qwen1/qwen.tiktoken"),
+    "qwen7b-chat-8x910b": (QWEN_7B, "qwen1/qwen.tiktoken"),
     "ascend-qa.zh": (
         tiny_config(
             hidden_size=896,
@@ -73,10 +74,10 @@ REHEARSED: dict[str, tuple[dict[str, Any], str]] = {
 REFUSED: dict[str, tuple[dict[str, Any], str, set[str]]] = {
     "plan-a-14b-lora-1x32g": (QWEN_14B, "capability.int8_base", {"int8_base"}),
     "plan-b-14b-full-4x32g": (QWEN_14B, "capability.zero", {"zero_3", "offload_optimizer"}),
-    "qwen7b-chat-8x910b": (QWEN_7B, "capability.zero", {"zero_1"}),
-    "qwen14b-8x64g": (QWEN_14B, "capability.zero", {"zero_3"}),
 }
 """Run files, the config of their models, the Problem, and all that their back end lacks."""
+ALIKE: dict[str, dict[str, Any]] = {"qwen14b-8x64g": QWEN_14B}
+"""Rehearsed by hand only: as qwen7b-chat-8x910b in another size, and MindSpore's ranks take a while."""
 COMMANDS = [(name, command) for name in REFUSED for command in ("rehearse", "train --dry-run")]
 OURS = {"demo"}
 """Run by tests/cli/test_demo.py."""
@@ -95,7 +96,7 @@ def everything(folder: Path) -> dict[str, int]:
 
 
 def test_no_example_is_left_out() -> None:
-    named = [*REHEARSED, *REFUSED, *OURS]
+    named = [*REHEARSED, *REFUSED, *ALIKE, *OURS]
     assert sorted(path.stem for path in EXAMPLES.rglob("*.y*ml")) == sorted(named)
 
 
@@ -116,7 +117,8 @@ def test_it_rehearses(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "command"), [*COMMANDS, ("qwen14b-8x64g", "run"), ("qwen14b-8x64g", "train --fresh")]
+    ("name", "command"),
+    [*COMMANDS, ("plan-b-14b-full-4x32g", "run"), ("plan-b-14b-full-4x32g", "train --fresh")],
 )
 def test_it_is_refused_before_anything_is_done(name: str, command: str, tmp_path: Path) -> None:
     """The model is not there: whoever began would fetch it, and be told that there is no network."""
@@ -147,7 +149,13 @@ def test_what_is_refused_is_all_that_is_wrong(name: str) -> None:
         assert find_targets(spec, recipe.lora.targets, recipe.file) == linears
 
 
-@pytest.mark.parametrize("name", [*REHEARSED, *REFUSED])
+@pytest.mark.parametrize("name", ALIKE)
+def test_what_is_alike_is_refused_nothing(name: str) -> None:
+    recipe = recipes.load(EXAMPLES / f"{name}.yaml")
+    capabilities.refuse(recipe, from_config(ALIKE[name]), recipe.backend)
+
+
+@pytest.mark.parametrize("name", [*REHEARSED, *REFUSED, *ALIKE])
 def test_its_first_lines_are_the_commands(name: str) -> None:
     commands = [line for line in header(EXAMPLES / f"{name}.yaml") if line.startswith("# tengtune ")]
     words = [re.sub(r"\s+", " ", line[2:]).split(" ")[:3] for line in commands]
@@ -171,7 +179,7 @@ def test_the_sums_in_the_headers(config: dict[str, Any], parameters: int) -> Non
     assert from_config(config).parameters() == parameters
     billions = parameters / 1e9
     wanted = {
-        7_721_324_544: {"qwen7b-chat-8x910b": (2 + 2 + 12 / 8,)},
+        7_721_324_544: {"qwen7b-chat-8x910b": (16 / 8,)},
         14_167_290_880: {
             "plan-a-14b-lora-1x32g": (2,),
             "plan-b-14b-full-4x32g": (16 / 4, 2 + 14 / 4, 4 / 4),

@@ -38,7 +38,7 @@ def project(folder: Path, run: str = RUN) -> Path:
 def rehearse(run: Path, *options: str) -> tuple[int, str]:
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "TENGTUNE_LANG": "en"}
     command = [sys.executable, "-m", "tengtune", "rehearse", str(run), *options]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=170, check=False)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=400, check=False)
     return done.returncode, done.stdout + done.stderr
 
 

@@ -11,7 +11,7 @@ import math
 import os
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 import mindspore
@@ -118,27 +118,37 @@ class Group:
 
 class Gradients:
     """A step's gradients by group of weights, summed over micro batches: vectors of `layouts`, of which each
-    rank keeps its part."""
+    rank keeps its part. Those of `late` groups stay whole on each rank and are shared out by `finish`."""
 
-    def __init__(self, group: Group, layouts: Mapping[str, Layout]) -> None:
+    def __init__(self, group: Group, layouts: Mapping[str, Layout], late: Collection[str]) -> None:
         self._group, self._layouts = group, layouts
-        self._blank = {layout: zeros(layout.shape) for layout in set(layouts.values())}
-        start = {layout: zeros(part_shape(layout, group.world)) for layout in self._blank}
-        self._sums = {name: start[layout] for name, layout in layouts.items()}
-        if group.world == 1:
-            self._blank.clear()  # what is replaced is freed
+        alone = group.world == 1
+        self._late = set(layouts) if alone else set(late) & set(layouts)
+        parted = {layout for name, layout in layouts.items() if name not in self._late}
+        self._blank = {layout: zeros(layout.shape) for layout in parted}
+        start = {layout: zeros(part_shape(layout, group.world)) for layout in parted}
+        whole = {layouts[name]: zeros(layouts[name].shape) for name in self._late}
+        self._sums = {
+            name: whole[layout] if name in self._late else start[layout] for name, layout in layouts.items()
+        }
 
     def __contains__(self, name: str) -> bool:
         return name in self._sums
 
     def begin(self, name: str) -> Tensor:
         """The vector to which a backward adds its gradient."""
-        return self._sums[name] if self._group.world == 1 else self._blank[self._layouts[name]]
+        return self._sums[name] if name in self._late else self._blank[self._layouts[name]]
 
     def end(self, name: str, vector: Tensor) -> None:
         """Take the vector back, with this micro batch's gradient in it."""
-        alone = self._group.world == 1
-        self._sums[name] = vector if alone else self._sums[name] + self._group.share(vector)
+        late = name in self._late
+        self._sums[name] = vector if late else self._sums[name] + self._group.share(vector)
+
+    def finish(self) -> None:
+        """All micro batches are through: from here on each sum is this rank's part."""
+        if self._group.world > 1:
+            for name in [name for name in self._sums if name in self._late]:
+                self._sums[name] = self._group.share(self._sums.pop(name))
 
     def __iter__(self) -> Iterator[Tensor]:
         return iter(self._sums.values())
@@ -186,7 +196,14 @@ def join(limit_minutes: float | None) -> Group:
     }
     if mine.rank == 0:
         command = [sys.executable, "-m", "tengtune.backends.mindspore.scheduler", str(os.getpid())]
-        subprocess.Popen(command, env={**os.environ, "MS_ROLE": "MS_SCHED"}, stdin=subprocess.DEVNULL)
+        # Nobody is helped by what it says when a rank is gone: the launcher tells which, and why.
+        subprocess.Popen(
+            command,
+            env={**os.environ, "MS_ROLE": "MS_SCHED"},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
     os.environ["MS_ROLE"] = "MS_WORKER"
     place.beat()
     with _lost_peers():

@@ -31,6 +31,9 @@ from tengtune.train.batch import Batch
 from tengtune.train.ranks import Ranks
 from tengtune.ui.problems import Problem
 
+OUTER = (EMBEDDING, NORM, HEAD)
+"""What is gathered once a step, and summed once, as FSDP does with a model's root; a block's weights are
+gathered for each call."""
 KINDS: tuple[ShardKind, ...] = ("param", "exp_avg", "exp_avg_sq")
 
 
@@ -94,6 +97,7 @@ class MindSporeBackend:
         }
         self._decays = {layout: _tensor(self._decay(layout)) for layout in set(self._trained.values())}
         self._applied = scalar(0.0)
+        self._kept: dict[str, list[Tensor]] = {}  # gathered for a whole step
         self._compile(block)
 
     def _decay(self, layout: Layout) -> Array:
@@ -122,9 +126,12 @@ class MindSporeBackend:
         assert self._trained, "built with trainable=False"
         with device.memory_faults(self.device):
             weight, loss_sum = scalar(scale / trained_tokens), scalar(0.0)
-            gradients = Gradients(self._group, self._trained)
+            gradients = Gradients(self._group, self._trained, OUTER)
+            self._kept = {name: self._whole(name) for name in OUTER if name in self._weights}
             for batch in micro_batches:
                 loss_sum = self._accumulate(batch, weight, loss_sum, gradients)
+            self._kept = {}
+            gradients.finish()
             norm, finite = self._apply(gradients, lr, scale)
         return StepHandles(self._group.sum_(loss_sum), norm, finite)
 
@@ -181,6 +188,8 @@ class MindSporeBackend:
 
     def _whole(self, name: str) -> list[Tensor]:
         """The vectors of a group of weights, gathered from all ranks."""
+        if name in self._kept:
+            return self._kept[name]
         parts = zip(self._weights[name], self._lengths[name], strict=True)
         return [self._group.whole(part, length) for part, length in parts]
 
