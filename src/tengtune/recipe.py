@@ -298,14 +298,15 @@ class Recipe(Group):
         return self.train.global_batch // (self.train.micro_batch * self.parallel.ranks)
 
 
-def load(path: Path, overrides: Sequence[str] = ()) -> Recipe:
-    """Read and check a run file; `overrides` are "group.key=value" texts from the command line.
+def load(path: Path, overrides: Sequence[str] = (), cards: int | None = None) -> Recipe:
+    """Read and check a run file; `overrides` are "group.key=value" texts from the command line; `cards` is
+    how many there are on the machine it is meant for (None: this one).
 
     Raises Problem with the line of the key: unknown key (and the nearest spelling), wrong type,
     value out of range, group that is missing.
     """
     path = path.absolute()
-    return _checked(*read_yaml(path), path, overrides)
+    return _checked(*read_yaml(path), path, overrides, cards)
 
 
 def for_model(folder: Path, overrides: Sequence[str] = ()) -> Recipe:
@@ -314,7 +315,9 @@ def for_model(folder: Path, overrides: Sequence[str] = ()) -> Recipe:
     return _checked(values, {}, folder.absolute(), overrides)
 
 
-def _checked(values: dict[str, Any], lines: Lines, path: Path, overrides: Sequence[str]) -> Recipe:
+def _checked(
+    values: dict[str, Any], lines: Lines, path: Path, overrides: Sequence[str], cards: int | None = None
+) -> Recipe:
     for override in overrides:
         _override(values, as_text(override), lines)
     values.setdefault("name", as_text(path.stem))
@@ -324,7 +327,7 @@ def _checked(values: dict[str, Any], lines: Lines, path: Path, overrides: Sequen
         recipe = Recipe(**values, file=path, overrides=tuple(overrides))
     except ValidationError as error:
         raise problem(error, path, lines, values, list(keys())) from error
-    recipe = on_the_cards(recipe)
+    recipe = on_the_cards(recipe, cards)
     check_together(recipe, lines)
     return recipe
 

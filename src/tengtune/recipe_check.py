@@ -13,12 +13,16 @@ if TYPE_CHECKING:
     from tengtune.recipe import Recipe
 
 
-def on_the_cards(recipe: Recipe) -> Recipe:
-    """Where the run file does not say how many ranks: one a card, as many as share global_batch evenly."""
+def on_the_cards(recipe: Recipe, there: int | None = None) -> Recipe:
+    """Where the run file does not say how many ranks: one a card, as many as share global_batch evenly.
+
+    there: how many cards there are; None: this machine's.
+    """
     parallel, train = recipe.parallel, recipe.train
     if "ranks" in parallel.model_fields_set or parallel.nodes > 1 or recipe.backend == "mindspore":
         return recipe
-    fit = [n for n in range(1, cards.count() + 1) if train.global_batch % (train.micro_batch * n) == 0]
+    count = cards.count() if there is None else there
+    fit = [n for n in range(1, count + 1) if train.global_batch % (train.micro_batch * n) == 0]
     ranks = max(fit, default=1)
     return recipe.model_copy(update={"parallel": parallel.model_copy(update={"ranks": ranks})})
 

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import io
 import json
 import subprocess
 import sys
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.host_lab import ASCEND, TOOLKIT, FakeHost, Held, healthy, table
+
+from tengtune.cli.main import main
 
 FIXTURES = Path(__file__).resolve().parents[1] / "fixtures"
 RUN = "model: m\ndata: d.json\ntrain: {global_batch: 48}\n"
@@ -44,13 +48,17 @@ class Answer:
     def __init__(self, host: FakeHost, run: str = "", *arguments: str) -> None:
         if run:
             (host.root.parent / "run.yaml").write_text(run, "utf-8")
-        done = doctor(host, *(["run.yaml"] if run else []), *arguments, "--json")
-        assert "Traceback" not in done.stderr
-        assert done.stdout, done.stderr
-        self.data: dict[str, Any] = json.loads(done.stdout)
-        self.code = done.returncode
+        self.code, text = self.ask(host, *(["run.yaml"] if run else []), *arguments, "--json")
+        self.data: dict[str, Any] = json.loads(text)
         self.found = {each["check"]: each for each in self.data["findings"]}
         assert self.code == (0 if self.data["fit"] else 3)
+
+    @staticmethod
+    def ask(host: FakeHost, *arguments: str) -> tuple[int, str]:
+        done = doctor(host, *arguments)
+        assert "Traceback" not in done.stderr
+        assert done.stdout, done.stderr
+        return done.returncode, done.stdout
 
     @property
     def faults(self) -> dict[str, str]:
@@ -58,6 +66,18 @@ class Answer:
 
     def fix(self, name: str) -> str:
         return str(self.found[name]["fix"])
+
+
+class Quick(Answer):
+    """The same in this process, for the many cases beside the stories."""
+
+    @staticmethod
+    def ask(host: FakeHost, *arguments: str) -> tuple[int, str]:
+        out = io.StringIO()
+        with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), pytest.raises(SystemExit) as end:
+            patch.chdir(host.root.parent)
+            main(["doctor", "--from", str(host.root), *arguments])
+        return int(end.value.code or 0), out.getvalue()
 
 
 def test_healthy_a2(host: FakeHost) -> None:
@@ -110,7 +130,7 @@ def test_kernels_missing(host: FakeHost) -> None:
 
 def test_kernels_of_another_chip(host: FakeHost) -> None:
     host.says("npu-smi info", table("910ProB", total=32768, idle=1, ddr=15137))
-    answer = Answer(host)
+    answer = Quick(host)
     assert answer.faults == {"kernels_other": "block"}
     assert "Ascend-cann-kernels-910_8.3.RC1" in answer.fix("kernels_other")
 
@@ -132,14 +152,15 @@ def test_cards_held_by_another_container(host: FakeHost) -> None:
 
 def test_user_outside_the_group(host: FakeHost) -> None:
     host.user(groups="1000")
+    host.says("npu-smi info", (FIXTURES / "npu-smi" / "err_nopermission_-8005.txt").read_text("utf-8"))
     answer = Answer(host)
-    assert answer.faults == {"not_in_group": "block"}
+    assert answer.faults == {"smi_denied": "block", "not_in_group": "block"}
     assert "sudo usermod -aG HwHiAiUser wang" in answer.fix("not_in_group")
 
 
 def test_nodes_that_no_group_opens(host: FakeHost) -> None:
     host.says("ls -l /dev", (FIXTURES / "host" / "ls_dev_davinci_nonroot_problem.txt").read_text("utf-8"))
-    answer = Answer(host)
+    answer = Quick(host)
     assert answer.faults == {"nodes_missing": "block", "nodes_closed": "block"}
     assert "--install-for-all" in answer.fix("nodes_closed")
 
@@ -155,7 +176,7 @@ def test_container_without_the_driver(host: FakeHost) -> None:
 def test_container_without_device_nodes(host: FakeHost) -> None:
     host.file(".dockerenv", "")
     host.says("ls -l /dev", "total 0\ncrw-rw-rw- 1 root root 1, 3 Nov 20 10:00 null\n")
-    answer = Answer(host)
+    answer = Quick(host)
     assert answer.faults == {"nodes_not_mapped": "block"}
     assert "--device /dev/davinci0 --device /dev/davinci_manager" in answer.fix("nodes_not_mapped")
 
@@ -245,7 +266,7 @@ def test_rings_of_the_first_generation(
     host.says("npu-smi info", table("910A", total=32768, idle=1, ddr=15137))
     host.cann("8.3.RC1", kernels=("ascend910",))
     host.environment(ASCEND_RT_VISIBLE_DEVICES=visible)
-    answer = Answer(host, RUN + f"parallel: {{ranks: {ranks}}}\n")
+    answer = Quick(host, RUN + f"parallel: {{ranks: {ranks}}}\n")
     assert answer.faults == ({fault: "block"} if fault else {})
     assert not fault or fix in answer.fix(fault)
 
@@ -255,12 +276,12 @@ def test_no_ring_of_the_first_generation_is_free(host: FakeHost) -> None:
     host.says("npu-smi info", table("910A", total=32768, idle=1, ddr=15137, held=held))
     host.cann("8.3.RC1", kernels=("ascend910",))
     host.environment(ASCEND_RT_VISIBLE_DEVICES="2,3,4,5")
-    answer = Answer(host, RUN + "parallel: {ranks: 4}\n")
+    answer = Quick(host, RUN + "parallel: {ranks: 4}\n")
     assert answer.faults == {"busy": "warn", "ring_full": "block"}
 
 
 def test_back_end_missing(host: FakeHost) -> None:
-    answer = Answer(host, RUN + "backend: mindspore\nparallel: {ranks: 8}\n")
+    answer = Quick(host, RUN + "backend: mindspore\nparallel: {ranks: 8}\n")
     assert answer.faults == {"no_backend": "block"}
     assert ".[mindspore]" in answer.fix("no_backend")
 
@@ -269,7 +290,7 @@ def test_numbers_of_the_host_inside_a_container(host: FakeHost) -> None:
     host.nodes(count=1)
     host.says("npu-smi info", table(count=1))
     host.environment(ASCEND_RT_VISIBLE_DEVICES="3")
-    answer = Answer(host)
+    answer = Quick(host)
     assert answer.faults == {"visible": "block"}
     assert "export ASCEND_RT_VISIBLE_DEVICES=0`" in answer.fix("visible")
 
@@ -279,14 +300,14 @@ def test_a_card_that_is_ill(host: FakeHost) -> None:
     host.says(
         "npu-smi info -t health -i 3", (FIXTURES / "npu-smi" / "sub_health_warning_80E01801.txt").read_text()
     )
-    answer = Answer(host)
+    answer = Quick(host)
     ill = [each for each in answer.data["findings"] if each["check"] == "health"]
     assert [(each["level"], each["what"]) for each in ill] == [
         ("warn", "card 3: health Warning"), ("block", "card 5: health Alarm"),
     ]  # fmt: skip
     assert "Multi-bit ECC errors when accessing the HBM" in ill[0]["why"]
     assert "npu-smi info -t health -i 5" in ill[1]["fix"]
-    others = Answer(host, RUN + "parallel: {ranks: 3}\n")
+    others = Quick(host, RUN + "parallel: {ranks: 3}\n")
     assert others.code == 0, "the run does not take the card that is ill"
 
 
@@ -296,7 +317,7 @@ def test_cards_on_two_sockets(host: FakeHost) -> None:
         "npu-smi info -t topo", (FIXTURES / "npu-smi" / "sub_topo_pcie4_910B4-1.txt").read_text("utf-8")
     )
     host.environment(ASCEND_RT_VISIBLE_DEVICES="1,2")
-    answer = Answer(host, RUN + "parallel: {ranks: 2}\n")
+    answer = Quick(host, RUN + "parallel: {ranks: 2}\n")
     assert answer.faults == {"bus_groups": "warn"}
     assert "ASCEND_RT_VISIBLE_DEVICES=0,1" in answer.fix("bus_groups")
 
@@ -306,10 +327,55 @@ def test_hccls_variables(host: FakeHost) -> None:
         HCCL_CONNECT_TIMEOUT="2000", HCCL_RDMA_TIMEOUT="99", HCCL_BUFFSIZE="many", INF_NAN_MODE_ENABLE="0"
     )
     host.says("hccn_tool -i 3 -tls -g", "dev_id:3, tls switch[1](0:disable, 1:enable)\n")
-    answer = Answer(host)
+    answer = Quick(host)
     assert answer.faults == {"variable": "warn", "timeouts": "warn", "inf_nan": "block", "tls": "warn"}
     wrong = [each["what"] for each in answer.data["findings"] if each["check"] == "variable"]
     assert wrong == ["HCCL_BUFFSIZE=many is out of range", "HCCL_RDMA_TIMEOUT=99 is out of range"]
+
+
+@pytest.mark.parametrize(
+    ("torch", "name", "fix"),
+    [
+        ("2.7.1", "no_torch_npu", "torch_npu==2.7.1`"),
+        ("2.15.0", "no_torch_npu_for", "torch==2.8.0 torch_npu==2.8.0"),
+    ],
+)
+def test_torch_without_torch_npu(torch: str, name: str, fix: str, host: FakeHost) -> None:
+    host.package("torch", torch, site="opt/py/lib/python3.10/site-packages")
+    host.environment(VIRTUAL_ENV="/opt/py")
+    answer = Quick(host, RUN + "parallel: {ranks: 8}\n")
+    assert answer.faults == {name: "warn", "run_without_npu": "block"}
+    assert fix in answer.fix(name)
+
+
+def test_ranks_follow_the_saved_hosts_cards(host: FakeHost) -> None:
+    assert answer_cards(host) == "0, 1, 2, 3, 4, 5, 6, 7"
+    host.environment(ASCEND_RT_VISIBLE_DEVICES="4,5,6")
+    assert answer_cards(host) == "4, 5, 6"
+
+
+def answer_cards(host: FakeHost) -> str:
+    what: str = Quick(host, RUN).found["run_cards"]["what"]
+    return what.rpartition(": ")[2]
+
+
+def test_what_no_back_end_has(host: FakeHost) -> None:
+    answer = Quick(host, RUN + "parallel: {ranks: 8, offload: optimizer}\n")
+    assert answer.faults == {"refused": "block"}
+
+
+def test_new_frameworks_on_old_cards(host: FakeHost) -> None:
+    host.says("npu-smi info", table("910A", total=32768, idle=1, ddr=15137))
+    host.driver("26.2.RC1")
+    host.cann("9.2.0", kernels=("ascend910",))
+    site = "opt/py/lib/python3.10/site-packages"
+    for name, version in (("torch", "2.14.0"), ("torch_npu", "2.14.0"), ("mindspore", "2.10.0")):
+        host.package(name, version, site=site)
+    host.environment(VIRTUAL_ENV="/opt/py")
+    answer = Quick(host)
+    assert answer.faults == {"cann_after": "unknown", "mindspore_off": "warn", "framework_after": "unknown"}
+    unknown = [each["what"] for each in answer.data["findings"] if each["check"] == "framework_after"]
+    assert [what.split(" on ")[0] for what in unknown] == ["torch_npu 2.14.0", "MindSpore 2.10.0"]
 
 
 def test_python_and_glibc_too_old(host: FakeHost) -> None:
@@ -318,7 +384,7 @@ def test_python_and_glibc_too_old(host: FakeHost) -> None:
     host.package("torch_npu", "2.12.0", "torch==2.12.0", site=site)
     host.environment(VIRTUAL_ENV="/opt/py")
     host.says("ldd --version", "ldd (GNU libc) 2.17\n")
-    answer = Answer(host)
+    answer = Quick(host)
     assert answer.faults == {"torch_off": "warn", "python": "block", "glibc_old": "block"}
     assert "torch==2.8.0 torch_npu==2.8.0" in answer.fix("torch_off")
 
@@ -332,7 +398,7 @@ def test_what_is_not_known_is_never_ok(host: FakeHost) -> None:
     host.package("torch", "2.7.1", site="opt/py/lib/python3.10/site-packages")
     host.package("mindspore", "5.0.0", site="opt/py/lib/python3.10/site-packages")
     host.environment(VIRTUAL_ENV="/opt/py")
-    answer = Answer(host, RUN + "parallel: {ranks: 8}\n")
+    answer = Quick(host, RUN + "parallel: {ranks: 8}\n")
     assert answer.faults == {
         "chip_unknown": "unknown", "firmware_unknown": "unknown", "driver_unknown": "unknown",
         "kernels_unknown": "unknown", "torch_npu_unknown": "unknown", "mindspore_unknown": "unknown",
@@ -342,7 +408,7 @@ def test_what_is_not_known_is_never_ok(host: FakeHost) -> None:
 
 def test_an_empty_host(tmp_path: Path) -> None:
     (tmp_path / "host").mkdir()
-    answer = Answer(FakeHost(tmp_path / "host"))
+    answer = Quick(FakeHost(tmp_path / "host"))
     assert answer.code == 0
     assert answer.faults == {"no_framework": "warn", "memory_unread": "unknown", "disk_unread": "unknown"}
     assert "no_card" in answer.found
@@ -351,7 +417,7 @@ def test_an_empty_host(tmp_path: Path) -> None:
 def test_a_card_without_driver(tmp_path: Path) -> None:
     host = FakeHost(tmp_path / "host")
     host.says("lspci -nn", (FIXTURES / "host" / "lspci_910B_4card.txt").read_text("utf-8"))
-    answer = Answer(host)
+    answer = Quick(host)
     assert answer.faults["no_driver"] == "block"
     assert answer.found["on_the_bus"]["what"] == "on the PCI bus: 4 cards (A2)"
     assert ".run --full --install-for-all" in answer.fix("no_driver")

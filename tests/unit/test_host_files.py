@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
+from tests.host_lab import SITE, FakeHost
 
-from tengtune.host import chips, machine, network, nodes, releases, versions
+from tengtune.host import chips, machine, network, nodes, packages, releases, versions
 from tengtune.host.hccn import Port, read_conf, read_tool
 from tengtune.host.place import Output, Place
 
@@ -204,3 +206,39 @@ def test_links_stay_inside_a_saved_root(tmp_path: Path) -> None:
     assert place.read("/usr/local/Ascend/cann/version.cfg") == "runtime_running_version=[1:9.0.0]"
     assert place.read("/loop") is None
     assert place.path("/out") == tmp_path / "etc/passwd"
+
+
+def test_a_pipe_in_a_saved_root_is_not_waited_for(tmp_path: Path) -> None:
+    (tmp_path / "etc").mkdir()
+    os.mkfifo(tmp_path / "etc/os-release")
+    assert Place(tmp_path).read("/etc/os-release") is None
+
+
+def test_packages_of_a_saved_root(tmp_path: Path) -> None:
+    host = FakeHost(tmp_path)
+    host.package("torch", "2.7.1+cpu")
+    host.package("torch_npu", "2.7.1", "torch (==2.7.1)", arch="x86_64")
+    host.file(f"{SITE}/mindspore-2.7.1.dist-info/METADATA", b"\xff\xfe\x00damaged")
+    found = packages.read(Place(tmp_path), {})
+    assert found.version == "3.10"
+    assert dict(found.packages) == {
+        "torch": packages.Package("torch", "2.7.1+cpu", None, "aarch64"),
+        "torch_npu": packages.Package("torch_npu", "2.7.1", "2.7.1", "x86_64"),
+    }
+
+
+@pytest.mark.parametrize(
+    ("head", "machine"),
+    [
+        (b"\x7fELF\x02\x01" + bytes(12) + b"\xb7\x00", "aarch64"),
+        (b"\x7fELF\x02\x02" + bytes(12) + b"\x00\x3e", "x86_64"),
+        (b"\x7fELF\x02\x01" + bytes(12) + b"\x34\x12", "ELF 4660"),
+        (b"\x7fELF\x02\x01", None),
+        (b"INPUT(libtorch.so)  ", None),
+        (b"", None),
+    ],
+)
+def test_what_a_library_was_built_for(head: bytes, machine: str | None, tmp_path: Path) -> None:
+    (tmp_path / "lib.so").write_bytes(head)
+    assert packages.elf_machine(tmp_path / "lib.so") == machine
+    assert packages.elf_machine(tmp_path / "missing.so") is None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -29,7 +30,7 @@ def command(
     as_json: bool,
 ) -> int:
     """Judge this host, or a saved one, and a run on it."""
-    from tengtune.doctor import screen
+    from tengtune.doctor import choice, screen
     from tengtune.doctor.examine import examine
     from tengtune.doctor.finding import Case
     from tengtune.host.place import Place
@@ -46,6 +47,9 @@ def command(
     folder = recipe.resolve(recipe.output.dir) if recipe else Path.cwd()
     there = next((each for each in (folder, *folder.parents) if each.exists()), Path("/"))
     case = Case(survey(Place(root, timeout), there), recipe, timeout)
+    if root is not None and recipe is not None:  # ranks follow that host's cards, not this one's
+        recipe = recipes.load(run or Path("run.yaml"), overrides, choice.usable(case))
+        case = replace(case, recipe=recipe)
     findings = examine(case)
     colour = console.colour and console.out.isatty()
     console.result(screen.text(case, findings, colour), **screen.data(case, findings))

@@ -31,6 +31,11 @@ def seen(case: Case) -> list[Card]:
     return cards if chosen is None else [cards[number] for number in chosen if number < len(cards)]
 
 
+def usable(case: Case) -> int:
+    """How many cards PyTorch would find on the host."""
+    return len(seen(case)) if "torch_npu" in case.host.python.packages else 0
+
+
 def asked(recipe: Recipe) -> int:
     """How many cards a run asks of this machine."""
     return recipe.parallel.ranks // recipe.parallel.nodes

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from tengtune.doctor import compat
 from tengtune.doctor.finding import Case, Finding, block, ok, unknown, warn
 from tengtune.host import releases
+from tengtune.host.chips import Generation
 from tengtune.host.packages import Package
 
 
@@ -79,6 +80,9 @@ def _torch_npu(case: Case, npu: Package, torch: Package, row: compat.Row) -> Ite
         else:
             yield unknown("doctor.torch_cann_unknown", **values)
     yield from _python(case, f"torch_npu {npu.version}", row["python"])
+    for generation in filter(None, case.host.generations):
+        if _after(row["release"], generation.last_torch_npu):
+            yield _too_new(f"torch_npu {npu.version}", generation, f"TorchNPU {generation.last_torch_npu}")
 
 
 def _mindspore(case: Case, package: Package) -> Iterator[Finding]:
@@ -103,6 +107,20 @@ def _mindspore(case: Case, package: Package) -> Iterator[Finding]:
     if row:
         yield from _python(case, f"MindSpore {package.version}", row["python"])
         yield from _libstdcxx(case, package, row["glibcxx_x86_64"])
+    for generation in filter(None, case.host.generations):
+        if _after(package.version, generation.last_mindspore):
+            yield _too_new(
+                f"MindSpore {package.version}", generation, f"MindSpore {generation.last_mindspore}"
+            )
+
+
+def _after(version: str, last: str | None) -> bool:
+    """Whether a version is newer than the newest named; one that cannot be told from it counts as newer."""
+    return last is not None and releases.older(last, version) is not False
+
+
+def _too_new(package: str, generation: Generation, last: str) -> Finding:
+    return unknown("doctor.framework_after", package=package, generation=generation.name, last=last)
 
 
 def _python(case: Case, package: str, versions: str) -> Iterator[Finding]:

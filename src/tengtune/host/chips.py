@@ -27,6 +27,8 @@ class Generation:
     counts: tuple[int, ...] = ()
     ring: int | None = None
     last_cann: str | None = None
+    last_torch_npu: str | None = None
+    last_mindspore: str | None = None
 
 
 @dataclass(frozen=True)

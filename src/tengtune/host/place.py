@@ -70,7 +70,10 @@ class Place:
     def read(self, name: str) -> str | None:
         """A file's text; None where it cannot be read."""
         try:
-            with open(self.path(name), "rb") as stream:
+            path = self.path(name)
+            if not path.is_file():  # a pipe would be waited for
+                return None
+            with open(path, "rb") as stream:
                 return stream.read(MOST_BYTES).decode("utf-8-sig", "replace")
         except (OSError, ValueError):
             return None
