@@ -11,17 +11,21 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
+import time
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Literal
+from typing import IO, Literal
 
 MOST_BYTES = 4 << 20
 """More than any file or output that is read here has."""
 _LINKS = 40
 _AT_ONCE = 16
+_LOOK_S = 0.2
+"""How often a command that goes on is looked at."""
 _TOOLS = ("usr/local/bin", "usr/local/sbin", "usr/local/Ascend/driver/tools", "usr/sbin", "usr/bin")
 """Where the vendor's tools lie when PATH does not lead there."""
 
@@ -117,10 +121,10 @@ class Place:
 
 
 def _run(command: Sequence[str], seconds: float) -> Output:
-    """What a command prints. One that hangs is killed with all that it started, and is not waited for: inside
-    a driver's call a process may not die."""
+    """What a command prints. One that hangs, or prints without end, is killed with all that it started, and
+    is not waited for: inside a driver's call a process may not die."""
     environment = os.environ | {"LC_ALL": "C"}
-    with tempfile.TemporaryFile() as out:  # a pipe would be held open by what the command started
+    with _scratch() as out:  # a pipe would be held open by what the command started
         try:
             process = subprocess.Popen(
                 command,
@@ -132,14 +136,30 @@ def _run(command: Sequence[str], seconds: float) -> Output:
             )
         except (OSError, ValueError):
             return Output("", "missing")
-        fault: Fault | None = None
-        try:
-            fault = "failed" if process.wait(seconds) else None
-        except subprocess.TimeoutExpired:
-            fault = "hangs"
-            _kill(process)
+        code = _wait(process, out, time.monotonic() + seconds)
         out.seek(0)
-        return Output(out.read(MOST_BYTES).decode("utf-8", "replace"), fault)
+        text = out.read(MOST_BYTES).decode("utf-8", "replace")
+    return Output(text, "hangs" if code is None else "failed" if code else None)
+
+
+def _scratch() -> IO[bytes]:
+    """A file in memory: a full disk is one of the things that are looked at."""
+    if sys.platform == "linux":
+        file: IO[bytes] = os.fdopen(os.memfd_create("output"), "w+b")
+    else:
+        file = tempfile.TemporaryFile()
+    return file
+
+
+def _wait(process: subprocess.Popen[bytes], out: IO[bytes], end: float) -> int | None:
+    """The exit code; None for one that had to be killed."""
+    while (left := end - time.monotonic()) > 0 and os.fstat(out.fileno()).st_size <= MOST_BYTES:
+        try:
+            return process.wait(min(left, _LOOK_S))
+        except subprocess.TimeoutExpired:
+            continue
+    _kill(process)
+    return None
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:
