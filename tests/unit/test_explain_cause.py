@@ -6,6 +6,9 @@ import pytest
 from tests.explain_lab import at, diagnosis, found, read
 
 from tengtune.explain.scan import readable
+from tengtune.ui import language as languages
+from tengtune.ui.language import Language
+from tengtune.ui.problems import Problem
 
 OOM = (
     "RuntimeError: NPU out of memory. Tried to allocate {tried} (NPU 0; {total} total capacity; "
@@ -29,6 +32,18 @@ def test_the_order_of_lines_does_not_count_where_times_do() -> None:
     told = diagnosis(log)
     assert told.error is not None
     assert (told.error.id, told.evidence[0].rank) == ("disk", 2)
+
+
+@pytest.mark.parametrize("language", ["en", "zh"])
+def test_our_own_screen_of_a_killed_rank_is_known(
+    language: Language, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its text is the launcher's; nobody else wrote a word of the reason."""
+    monkeypatch.setattr(languages, "current", lambda: language)
+    how = languages.say("cluster.killed_memory")
+    screen = Problem("cluster.rank_failed", where="log", rank=1, how=how, lines="-", diagnosis="")
+    line = screen.texts(language)["what"]
+    assert found(f"train: fine-tune\n{line}\n".encode()) == "tengtune_rank_killed"
 
 
 def test_without_times_the_first_line_counts() -> None:

@@ -443,6 +443,24 @@ def test_the_records_are_made_as_the_run_file_says(models: Path) -> None:
     }
 
 
+@pytest.mark.parametrize(("family", "form"), [("qwen1", "r1.0"), ("qwen2", "new")])
+def test_a_mindrecord_is_taken_as_it_is(family: str, form: Any, models: Path) -> None:
+    """It can be made of no text, and its names must stay."""
+    work = job(models, family, form, data="the records/x.mindrecord")
+    script, path = commands.script(work), models / "the records" / "x.mindrecord"
+    assert "data convert" not in script
+    assert f"{shlex.quote(str(path))}" in script
+    assert str(path) in write.dump(write.trees(work)[work.names[0]])
+    assert not {"trap_labels_new", "trap_labels_qwen1"} & told(work)
+    with pytest.raises(Problem, match=r"mindformers\.records_and_more"):
+        commands.script(job(models, family, form, data=["x.mindrecord", "a.json"]))
+
+
+def test_auto_is_a_type_the_run_s_back_end_has(models: Path) -> None:
+    for backend, dtype in (("mindspore", "float16"), ("torch", "bfloat16")):
+        assert job(models, "qwen2", cards="8x 910b", backend=backend).dtype == dtype
+
+
 def test_each_machine_has_its_own_ranks(models: Path) -> None:
     work = job(models, "qwen1", "r1.0", "2x8x 910b", train={"global_batch": 16})
     line = next(line for line in commands.script(work).splitlines() if '"[$((NODE' in line)

@@ -155,7 +155,7 @@ def test_damaged_files_cost_their_part_only(tmp_path: Path) -> None:
     (folder / "metrics.jsonl").write_text('{"step": 1}\n{"step"\n{"step": 3}\n')
     evidence = collected(recipe)
     assert set(evidence.records) == {"data", "train", "merge", "predict"}
-    assert judge(evidence).headline[0].code == "train_loss_short"
+    assert judge(evidence).headline[0].code == "train_loss_short_unscored"
     Page(page(evidence))
 
 

@@ -29,7 +29,7 @@ def codes(folder: Path, changed: dict[str, Any] | None = None) -> list[tuple[str
         (2.0, 1.995, ("warn", "learned_nothing")),
         (2.0, 2.005, ("warn", "learned_nothing")),
         (2.0, 2.02, ("bad", "got_worse")),
-        (None, None, ("note", "train_loss_only")),
+        (None, None, ("note", "train_loss_only_unscored")),
         (2.0, None, ("bad", "heldout_not_finite")),
     ],
 )
@@ -150,3 +150,19 @@ def test_the_most_pressing_advice_comes_first_and_once(tmp_path: Path) -> None:
     advice = judge(collected(recipe)).advice
     assert advice[:4] == ["lower_lr", "look_at_data", "mix_general", "gentler"]
     assert len(advice) == len(set(advice))
+
+
+def test_without_scores_it_is_said_whether_anything_was_held_out(tmp_path: Path) -> None:
+    recipe = make_recipe(tmp_path)
+    folder = write_run(recipe)
+    (folder / "evaluate.json").unlink()
+    for held, code, advice in (
+        (True, "train_loss_only_unscored", "score_it"),
+        (False, "train_loss_only", "hold_out"),
+    ):
+        if not held:
+            record = json.loads((folder / "data.json").read_text("utf-8"))
+            record["figures"].pop("heldout", None)
+            (folder / "data.json").write_text(json.dumps(record), "utf-8")
+        finding = judge(collected(recipe)).headline[0]
+        assert (finding.code, finding.advice) == (code, (advice,))

@@ -76,6 +76,9 @@ def _table(work: Job) -> Iterator[str]:
 def _data(work: Job) -> Iterator[str]:
     """Our own records: they hold the run file's policy and system text, and are int32 in any release."""
     data, qwen1 = work.recipe.data, work.spec.family == "qwen1"
+    if work.given:
+        yield f"# {say('mindformers.records_given', path=work.given)}"
+        return
     files = " ".join(shlex.quote(str(work.recipe.resolve(file))) for file in data.files)
     given = [f"--map {shlex.quote(f'{ours}={theirs}')}" for ours, theirs in data.map.items()]
     if data.format != "auto":
@@ -90,6 +93,11 @@ def _data(work: Job) -> Iterator[str]:
     yield _called([f"tengtune data convert {files}", f"--model {model}", form, *given, target])
     script = "qwen_preprocess.py" if qwen1 else "qwen2_preprocess.py"
     yield f"# {say('mindformers.their_records', converter='alpaca_converter.py', preprocess=script)}"
+
+
+def _records(work: Job) -> str:
+    """The MindRecord, as it stands in a command."""
+    return shlex.quote(str(work.given)) if work.given else f"$HERE/{RECORDS}"
 
 
 def _weights(work: Job) -> Iterator[str]:
@@ -111,12 +119,12 @@ def _tune(work: Job) -> Iterator[str]:
     ]
     if work.skeleton == "qwen2":
         call = ["run_mindformer.py --register_path research/qwen2", *options]
-        call.append(f"--train_dataset_dir $HERE/{RECORDS}")
+        call.append(f"--train_dataset_dir {_records(work)}")
         yield 'cd "$MF"'
         launcher = "scripts/msrun_launcher.sh"
     else:
         at = "qwen/" if work.form == "r1.0" else ""
-        call = [f"{at}run_qwen.py", *options, f"--train_dataset $HERE/{RECORDS}"]
+        call = [f"{at}run_qwen.py", *options, f"--train_dataset {_records(work)}"]
         yield f'cd "$MF"/research{"" if at else "/qwen"}'
         launcher = "../../scripts/msrun_launcher.sh"
     inner = _called(call)

@@ -17,7 +17,9 @@ def notes(work: Job) -> list[Note]:
 
 def _data(work: Job) -> Iterator[Note]:
     data, qwen1 = work.recipe.data, work.spec.family == "qwen1"
-    if not qwen1:
+    if work.given:
+        pass  # its labels are what they are
+    elif not qwen1:
         yield Note("trap", "data.policy", "trap_labels_new")
     elif data.policy == "assistant":
         yield Note("trap", "data.policy", "trap_labels_qwen1")

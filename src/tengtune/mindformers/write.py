@@ -10,6 +10,7 @@ from typing import Any, Literal, cast
 
 import yaml
 
+from tengtune.data.mindrecord import first_shard, is_mindrecord
 from tengtune.mindformers import adapters, table
 from tengtune.mindformers.codecs import CODECS, rounded
 from tengtune.mindformers.hardware import Hardware
@@ -53,7 +54,18 @@ class Job:
         """The type it computes in; auto is what the cards and the release have."""
         if self.recipe.model.dtype != "auto":
             return self.recipe.model.dtype
-        return "bfloat16" if self.form == "new" and self.hardware.bfloat16 else "float16"
+        wide = self.form == "new" and self.hardware.bfloat16 and self.recipe.backend != "mindspore"
+        return "bfloat16" if wide else "float16"
+
+    @property
+    def given(self) -> Path | None:
+        """The MindRecord that is the run's data already; None where records are to be made of it."""
+        data = self.recipe.data
+        paths = [self.recipe.resolve(file) for file in data.files]
+        ready = [path for path in paths if is_mindrecord(first_shard(path))]
+        if ready and len(paths) > 1:
+            raise Problem("mindformers.records_and_more", where=ready[0], count=len(paths))
+        return ready[0] if ready else None
 
     @property
     def kept(self) -> str:
@@ -190,7 +202,7 @@ def _machine(work: Job) -> dict[str, Any]:
         "load_checkpoint": str(work.checkpoint),
         "auto_trans_ckpt": ranks > 1,
         "use_parallel": ranks > 1,
-        "train_dataset.data_loader.dataset_dir": str(work.folder / RECORDS),
+        "train_dataset.data_loader.dataset_dir": str(work.given or work.folder / RECORDS),
         "parallel_config.data_parallel": ranks,
         "parallel.enable_parallel_optimizer": work.recipe.parallel.zero > 0 and ranks > 1,
         "context.max_device_memory": f"{work.hardware.memory}GB",

@@ -100,10 +100,12 @@ def _learned(evidence: Evidence) -> Finding:
         if train.get("last_loss") is None:
             return Finding("bad", "no_loss", {}, ("lower_lr", "look_at_data"))
         means = course([line["loss"] for line in evidence.steps])
+        held = bool(evidence.figures("data").get("heldout"))
+        ending, advice = ("_unscored", ("score_it",)) if held else ("", ("hold_out",))
         if means is None:
-            return Finding("note", "train_loss_short", {}, ("hold_out",))
+            return Finding("note", f"train_loss_short{ending}", {}, advice)
         values = {"first": f"{means[0]:.3f}", "last": f"{means[1]:.3f}", "count": means[2]}
-        return Finding("note", "train_loss_only", values, ("hold_out",))
+        return Finding("note", f"train_loss_only{ending}", values, advice)
     values = {"before": f"{before:.3f}", "after": f"{after:.3f}"}
     tokens, steps = scores["tokens"], train["steps"]
     if lacking := too_little(tokens, steps):
