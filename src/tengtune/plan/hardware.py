@@ -16,7 +16,9 @@ from tengtune.ui.problems import Problem
 
 GIB = 1 << 30
 
-_COUNTED = re.compile(r"(?:(\d{1,5})\s*[x×*]\s*)??(?:(\d{1,5})\s*[x×*]\s*)?(.+?)(?:\s*[x×*]\s*(\d{1,5}))?")
+_COUNTED = re.compile(
+    r"(?:(\d{1,5})\s*[x×*]\s*(?=\d+\s*[x×*]))?(?:(\d{1,5})\s*[x×*]\s*)?(.+?)(?:\s*[x×*]\s*(\d{1,5}))?"
+)
 _SIZE = re.compile(r"(\d{1,4})\s*(?:gib|gb|g)")
 _NOISE = re.compile(r"\b(?:huawei|nvidia|ascend|geforce|sxm\d?|pcie|npu|gpu|cards?|of)\b")
 

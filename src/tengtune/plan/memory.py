@@ -57,13 +57,26 @@ def trained_parameters(spec: ModelSpec, strategy: Strategy) -> int:
     """T: all, or LoRA's, with embedding and head where they are trained as well."""
     if strategy.method == "full":
         return counts(spec).total
-    embeddings = counts(spec).embeddings if strategy.train_embeddings else 0
-    return adapter_parameters(spec, strategy.rank, strategy.targets) + embeddings
+    return adapter_parameters(spec, strategy.rank, strategy.targets) + trained_embeddings(spec, strategy)
 
 
-def states(strategy: Strategy, profile: Profile) -> States:
-    """What a trained parameter takes."""
-    return profile.full if strategy.method == "full" else profile.adapter
+def trained_embeddings(spec: ModelSpec, strategy: Strategy) -> int:
+    """The parameters of embedding and head, where LoRA trains them as well."""
+    return counts(spec).embeddings if strategy.method == "lora" and strategy.train_embeddings else 0
+
+
+def state_bytes(spec: ModelSpec, strategy: Strategy, profile: Profile) -> States:
+    """Weights, gradients, optimizer and the step's copies of all trained parameters, before any sharing: T
+    times what each takes, embedding and head beside LoRA by figures of their own."""
+    embeddings = trained_embeddings(spec, strategy)
+    count = trained_parameters(spec, strategy) - embeddings
+    each, outer = profile.full if strategy.method == "full" else profile.adapter, profile.embeddings
+    return States(
+        count * each.weights + embeddings * outer.weights,
+        each.gradients * count + outer.gradients * embeddings,
+        count * each.optimizer + embeddings * outer.optimizer,
+        count * each.step + embeddings * outer.step,
+    )
 
 
 def share(strategy: Strategy, profile: Profile, level: int) -> float:
@@ -72,13 +85,16 @@ def share(strategy: Strategy, profile: Profile, level: int) -> float:
     return 1.0 / strategy.cards if profile.shards or strategy.zero >= level else 1.0
 
 
-def frozen_bytes(spec: ModelSpec, strategy: Strategy) -> float:
-    """LoRA's base: linears at w, 1 or 0.52 bytes, embedding and head at w (int8-all: 1), norms and biases
-    at w."""
+def frozen_bytes(spec: ModelSpec, strategy: Strategy, profile: Profile) -> float:
+    """LoRA's base: linears at w, 1 or 0.52 bytes, norms and biases at w, embedding and head at w, with
+    int8-all at 1, and where a quantized base has them widened, at the program's figure."""
     count, width = counts(spec), strategy.width_bytes
     linear = {"compute": width, "int8": INT8_BYTES, "int8-all": INT8_BYTES, "int4": INT4_BYTES}[strategy.base]
+    quantized = strategy.base != "compute"
+    outer = profile.quantized_embedding_bytes if quantized else width
+    if strategy.base == "int8-all":
+        outer = INT8_BYTES
     embeddings = 0 if strategy.train_embeddings else count.embeddings
-    outer = INT8_BYTES if strategy.base == "int8-all" else width
     rest = count.total - count.linear - count.embeddings
     return count.linear * linear + embeddings * outer + rest * width
 
@@ -87,8 +103,8 @@ def weights_bytes(spec: ModelSpec, strategy: Strategy, profile: Profile) -> Rang
     """Frozen and trained weights; 1/N with ZeRO-3; none where they lie in the host's memory."""
     if strategy.offload == "all":
         return NOTHING
-    trained = trained_parameters(spec, strategy) * states(strategy, profile).weights
-    frozen = frozen_bytes(spec, strategy) if strategy.method == "lora" else 0.0
+    trained = state_bytes(spec, strategy, profile).weights
+    frozen = frozen_bytes(spec, strategy, profile) if strategy.method == "lora" else 0.0
     return exactly((trained + frozen) * share(strategy, profile, 3))
 
 
@@ -96,16 +112,14 @@ def gradients_bytes(spec: ModelSpec, strategy: Strategy, profile: Profile) -> Ra
     """T x the bytes of a gradient; 1/N from ZeRO-2 on; with offload they go to the host as they come."""
     if strategy.offload != "none":
         return NOTHING
-    each = states(strategy, profile).gradients * share(strategy, profile, 2)
-    return each * trained_parameters(spec, strategy)
+    return state_bytes(spec, strategy, profile).gradients * share(strategy, profile, 2)
 
 
 def optimizer_bytes(spec: ModelSpec, strategy: Strategy, profile: Profile) -> Range:
     """T x masters and moments; 1/N from ZeRO-1 on; none here with offload."""
     if strategy.offload != "none":
         return NOTHING
-    each = states(strategy, profile).optimizer * share(strategy, profile, 1)
-    return exactly(each * trained_parameters(spec, strategy))
+    return exactly(state_bytes(spec, strategy, profile).optimizer * share(strategy, profile, 1))
 
 
 def layer_bytes(spec: ModelSpec, strategy: Strategy, profile: Profile) -> float:
@@ -170,10 +184,10 @@ def step_bytes(spec: ModelSpec, strategy: Strategy, profile: Profile) -> float:
     working copies in float32 of at most 1e9 parameters at half their size."""
     if strategy.offload != "none":
         return 0.0
-    mine = trained_parameters(spec, strategy) * share(strategy, profile, 1)
+    part = share(strategy, profile, 1)
     if profile.gathers == "deepspeed" and strategy.method == "full" and strategy.zero:
-        return 4 * 2.0 * min(LIVE_PARAMETERS, mine)
-    return states(strategy, profile).step * mine
+        return 4 * 2.0 * min(LIVE_PARAMETERS, counts(spec).total * part)
+    return state_bytes(spec, strategy, profile).step * part
 
 
 @dataclass(frozen=True)
@@ -241,12 +255,14 @@ def host_bytes(spec: ModelSpec, strategy: Strategy, profile: Profile) -> Range:
     """One machine's memory: what is offloaded (optimizer and gradients, with `all` the weights as well) x the
     program's factor, and loading: a copy of the weights for each card unless they are mapped or made in parts
     (ZeRO-3). The frameworks' own memory, a few GB a process, is not in it."""
-    trained, each = trained_parameters(spec, strategy), states(strategy, profile)
+    trained = state_bytes(spec, strategy, profile)
     moved = NOTHING
     if strategy.offload != "none":
-        kept = trained * (each.optimizer + each.gradients.expected + 2.0)
+        copy = 2.0 * trained_parameters(spec, strategy)  # in 16 bits, on the way to the card
+        kept = trained.optimizer + trained.gradients.low + copy
         if strategy.offload == "all":
-            kept += trained * each.weights if strategy.method == "full" else frozen_bytes(spec, strategy)
+            kept += trained.weights
+            kept += frozen_bytes(spec, strategy, profile) if strategy.method == "lora" else 0.0
         moved = profile.offload_factor * (kept / strategy.nodes)
     copies = 1 if strategy.zero == 3 else strategy.cards / strategy.nodes
     whole = 2.0 * counts(spec).total

@@ -12,6 +12,9 @@ from tengtune.plan.strategy import Kept, Profile, Range, States, exactly
 # what they update once more.
 _ADAPTER = States(4, exactly(4), 8)
 _COPIED = States(4, exactly(4), 8, step=4)
+# PEFT's modules_to_save: the frozen original and a trained copy, all in 16 bits. Beside a quantized base PEFT
+# widens embedding and head to float32.
+_SAVED = States(4, exactly(2), 4, step=2)
 
 # A SwiGLU layer in Hugging Face's code, after Korthikanti et al., arXiv 2205.05198, without dropout: two
 # norms in float32, q, k, v, the residuals: 34 a hidden unit; gate, up, their activation and product: 8 a
@@ -26,6 +29,8 @@ TORCH = Profile(
     # backends/torch/optimizer.py: float32 masters, gradients and two moments.
     full=States(4, exactly(4), 8),
     adapter=_ADAPTER,
+    embeddings=_ADAPTER,
+    quantized_embedding_bytes=2,
     # backends/torch/ops.py, lora.py: the inputs of two norms and what they give, q and attention's output,
     # k and v, gate, up and their product.
     kept=Kept(hidden=8, query=4, key_value=4, ffn=6),
@@ -41,6 +46,8 @@ MINDSPORE = Profile(
     name="mindspore",
     full=States(4, exactly(4), 8),
     adapter=_ADAPTER,
+    embeddings=_ADAPTER,
+    quantized_embedding_bytes=2,
     kept=_USUAL,
     # backends/mindspore/loss.py: logits of 16 bits, in float32, their logarithms and gradient.
     logit_bytes=Range(10, 14, 18),
@@ -58,6 +65,8 @@ HF_TRAINER = Profile(
     # moments 12.
     full=States(2, exactly(2), 12),
     adapter=_COPIED,
+    embeddings=_SAVED,
+    quantized_embedding_bytes=4,
     kept=_USUAL,
     # 12 was fitted; 18 is the count: 2 of 16 bits, float, shifted copy, log-softmax and gradient 4 each.
     logit_bytes=Range(12, 12, 18),
@@ -66,11 +75,14 @@ HF_TRAINER = Profile(
 )
 DEEPSPEED = Profile(
     name="deepspeed",
-    # The ZeRO paper's 2 + 2 + 12; gradients are float32 in some settings: 18 in all.
-    full=States(2, Range(2, 2, 4), 12),
+    # The ZeRO paper's 2 + 2 + 12; with bfloat16 gradients are summed in float32: 18 in all.
+    full=States(2, Range(2, 4, 4), 12),
     adapter=_COPIED,
+    embeddings=_SAVED,
+    quantized_embedding_bytes=4,
     kept=_USUAL,
-    logit_bytes=Range(8, 8, 18),
+    # 8 was fitted to runs in float16, 12 to those in bfloat16.
+    logit_bytes=Range(8, 12, 18),
     fragmentation=Range(1.0, 1.0, 1.08),
     gathers="deepspeed",
     zero=(0, 1, 2, 3),
@@ -85,6 +97,8 @@ MS_SWIFT = Profile(
     # Its full tuning of releases 1 and 2 keeps all in bfloat16: 8 bytes, and the optimizer's copy.
     full=States(2, exactly(2), 4, step=2),
     adapter=_COPIED,
+    embeddings=_SAVED,
+    quantized_embedding_bytes=4,
     kept=_USUAL,
     # 27 to 43 by release and length; its loss makes several float32 copies of the logits.
     logit_bytes=Range(27, 30, 43),
@@ -94,9 +108,12 @@ MS_SWIFT = Profile(
 )
 MINDFORMERS = Profile(
     name="mindformers",
-    # FP32StateAdamWeightDecay over float16 weights: two float32 moments, no masters, float16 gradients.
+    # FP32StateAdamWeightDecay over float16 weights: two float32 moments, no masters, float16 gradients. Its other
+    # figures are the usual ones; no published peak of it was scored.
     full=States(2, exactly(2), 8),
     adapter=_ADAPTER,
+    embeddings=_ADAPTER,
+    quantized_embedding_bytes=2,
     kept=_USUAL,
     logit_bytes=Range(8, 12, 18),
     fragmentation=_SLACK,

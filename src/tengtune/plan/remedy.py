@@ -94,7 +94,7 @@ def changes(plan: Plan) -> Iterator[Change]:
         yield Change("train.recompute", "full")
     if now.rows > 1:
         yield Change("train.micro_batch", 1)
-    if plan.engine == "torch" and count > 1:
+    if plan.engine == "torch" and not plan.hardware.is_cpu:
         yield Change("backend", "mindspore")
     if count > 1 and not plan.profile.shards:
         yield from (Change("parallel.zero", level) for level in (1, 2, 3) if level > now.zero)

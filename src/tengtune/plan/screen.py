@@ -22,8 +22,8 @@ def text(plan: Plan, name: str, remedies: Sequence[Remedy], explain: bool, colou
     """What is planned, the verdicts, the sum, what would fit, and what is not certain."""
     lines = [_asked(plan, name), "", *_verdicts(plan, colour), "", *_sum(plan, explain)]
     notes = [language.say(code, **values) for code, values in notes_of(plan)]
-    for remedy in remedies:
-        lines += ["", remedy_text(remedy)]
+    for number, remedy in enumerate(remedies):
+        lines += ["", remedy_text(remedy, today=number > 0 or bool(plan.lacking))]
     return "\n".join([*lines, *([""] if notes else []), *(f"- {note}" for note in notes)])
 
 
@@ -81,10 +81,10 @@ def notes_of(plan: Plan) -> list[tuple[str, dict[str, object]]]:
     return notes
 
 
-def remedy_text(remedy: Remedy) -> str:
-    """What to change, and what is needed then."""
+def remedy_text(remedy: Remedy, today: bool) -> str:
+    """What to change, and what is needed then. today: beside something that cannot be run yet."""
     plan = remedy.plan
-    code = "plan.remedy_later" if plan.lacking else "plan.remedy"
+    code = "plan.remedy_later" if plan.lacking else "plan.remedy_today" if today else "plan.remedy"
     return language.say(
         code,
         changes=", ".join(map(str, remedy.changes)),
@@ -120,7 +120,8 @@ def _asked(plan: Plan, name: str) -> str:
 def _verdicts(plan: Plan, colour: bool) -> list[str]:
     names: dict[Verdict, str] = language.lookup("plan.verdicts")
     hardware = plan.hardware
-    there = [hardware.usable_bytes or hardware.memory_bytes, hardware.host_bytes, hardware.disk_bytes]
+    card = hardware.usable_bytes or hardware.memory_bytes or hardware.host_bytes
+    there = [card, hardware.host_bytes, hardware.disk_bytes]
     rows = list(
         zip(
             language.lookup("plan.places"),

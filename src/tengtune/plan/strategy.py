@@ -78,7 +78,8 @@ class Strategy:
 
 @dataclass(frozen=True)
 class States:
-    """Bytes a trained parameter takes: its weight (and master), gradient, optimizer, and more at the step."""
+    """Bytes a trained parameter takes, or all of them: weights, gradients, optimizer (with masters), and
+    more at the step."""
 
     weights: float
     gradients: Range
@@ -100,17 +101,21 @@ class Kept:
 class Profile:
     """A training program, as far as memory goes; each figure has its source in profiles.py.
 
-    full, adapter: what a trained parameter takes, of the model and of LoRA. kept: what a layer leaves for its
-    backward. logit_bytes: of a logit at the loss; logits: most that exist at a time, None: all. head_bytes:
-    a trained embedding's or head's further copies, per parameter of one of them. gathers: how whole tensors
-    are brought together of parts. shards: every rank keeps 1/N of all, whatever `zero` is. context: outside
-    the allocator, None: the card's own figure. offload_factor: the host's memory per byte that is moved
-    there. checkpoint_bytes: on the disk per trained parameter. maps_weights: loading copies nothing.
+    full, adapter, embeddings: what a trained parameter takes, of the model, of LoRA, of an embedding or head
+    beside LoRA. quantized_embedding_bytes: of embedding and head beside an int8 or int4 base. kept: what a
+    layer leaves for its backward. logit_bytes: of a logit at the loss; logits: most that exist at a time,
+    None: all. head_bytes: a trained embedding's or head's further copies, per parameter of one of them.
+    gathers: how whole tensors are brought together of parts. shards: every rank keeps 1/N of all, whatever
+    `zero` is. context: outside the allocator, None: the card's own figure. offload_factor: the host's
+    memory per byte that is moved there. checkpoint_bytes: on the disk per trained parameter. maps_weights:
+    loading copies nothing.
     """
 
     name: str
     full: States
     adapter: States
+    embeddings: States
+    quantized_embedding_bytes: float
     kept: Kept
     logit_bytes: Range
     fragmentation: Range
