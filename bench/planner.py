@@ -2,9 +2,10 @@
 
     python bench/planner.py [--rows]
 
-measurements.csv has the published figures with their sources. Scored are rows with a model that is known, rows
-of a known length, and a way of sharing that the planner has; what is left out is counted. "fitted without"
-leaves one model size out at a time: bytes a logit, slack and context of each program are fitted on the other sizes.
+measurements.csv has the published figures with their sources. Scored are rows with a model that is known,
+rows of a known length, and a way of sharing that the planner has; what is left out is counted. "fitted
+without" leaves one model size out at a time: bytes a logit, slack and context of each program are fitted on
+the other sizes.
 """
 
 from __future__ import annotations

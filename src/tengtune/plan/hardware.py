@@ -111,13 +111,14 @@ def _named(name: str, text: str) -> Hardware:
             chip = names[candidate]
             found = ascend(chip, int(stated[1]) if stated else tree["chips"][chip])
             return replace(found, doubts=(*found.doubts, "plan.which_910b")) if chip == "910B" else found
-    for candidate in (bare, without):
-        if candidate in tree["others"]:
-            size = int(stated[1]) if stated else tree["others"][candidate]
-            context, link = _range(tree["other"]), tree["other"]["link_gb"] * 1e9
-            return Hardware(candidate.upper(), 1, size * GIB, None, context, link, doubts=("plan.nominal",))
+    if without in tree["others"]:
+        size = int(stated[1]) if stated else tree["others"][without]
+        context, link = _range(tree["other"]), tree["other"]["link_gb"] * 1e9
+        name = f"{without.upper()} {size} GB"
+        return Hardware(name, 1, size * GIB, None, context, link, doubts=("plan.nominal",))
     if stated and not without:
-        return replace(ascend(f"{stated[1]} GB", int(stated[1])), doubts=("plan.any_card",))
+        card = ascend(f"{stated[1]} GB", int(stated[1]))
+        return replace(card, doubts=("plan.any_card", *card.doubts))
     known = chips.facts().names
     other = next((each for each in known if each.lower() == bare.replace(" ", "-")), None)
     if other is not None:

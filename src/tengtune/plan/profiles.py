@@ -108,8 +108,8 @@ MS_SWIFT = Profile(
 )
 MINDFORMERS = Profile(
     name="mindformers",
-    # FP32StateAdamWeightDecay over float16 weights: two float32 moments, no masters, float16 gradients. Its other
-    # figures are the usual ones; no published peak of it was scored.
+    # FP32StateAdamWeightDecay over float16 weights: two float32 moments, no masters, float16 gradients. Its
+    # other figures are the usual ones; no published peak of it was scored.
     full=States(2, exactly(2), 8),
     adapter=_ADAPTER,
     embeddings=_ADAPTER,
