@@ -107,10 +107,11 @@ def _named(name: str, text: str) -> Hardware:
             return _product(*products[candidate], stated)
     names = {each.lower().replace("-", " "): each for each in tree["chips"]}
     for candidate in (bare, without):
+        if candidate == "910b":  # to people the A2 cards, to npu-smi a card of the first generation
+            card = ascend("910B3", int(stated[1]) if stated else 64)
+            return replace(card, name="910B", doubts=(*card.doubts, "plan.which_910b"))
         if candidate in names:
-            chip = names[candidate]
-            found = ascend(chip, int(stated[1]) if stated else tree["chips"][chip])
-            return replace(found, doubts=(*found.doubts, "plan.which_910b")) if chip == "910B" else found
+            return ascend(names[candidate], int(stated[1]) if stated else tree["chips"][names[candidate]])
     if without in tree["others"]:
         size = int(stated[1]) if stated else tree["others"][without]
         context, link = _range(tree["other"]), tree["other"]["link_gb"] * 1e9

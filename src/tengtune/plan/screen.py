@@ -35,6 +35,7 @@ def data(plan: Plan, name: str, remedies: Sequence[Remedy]) -> dict[str, Any]:
         "engine": plan.engine,
         "sum_of": plan.profile.name,
         "hardware": plan.hardware.name,
+        "generation": plan.hardware.generation,
         "strategy": dict(plan.strategy.__dict__),
         "verdict": plan.verdict,
         "card": {
