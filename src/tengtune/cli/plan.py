@@ -89,7 +89,7 @@ def _of_run(run: Path, overrides: tuple[str, ...], there: Hardware, engine: str 
     from tengtune import recipe as recipes
     from tengtune.plan import judge
 
-    recipe = recipes.load(run, overrides, there.count or 1)
+    recipe = recipes.load(run, overrides, (there.count or 1) // there.nodes)
     ranks, nodes = recipe.parallel.ranks, recipe.parallel.nodes
     if there.count is not None and ranks > there.count:
         raise Problem("plan.more_ranks", where=recipe.file, ranks=ranks, cards=there.count)

@@ -65,6 +65,11 @@ def trained_embeddings(spec: ModelSpec, strategy: Strategy) -> int:
     return counts(spec).embeddings if strategy.method == "lora" and strategy.train_embeddings else 0
 
 
+def trains_head(strategy: Strategy) -> bool:
+    """Whether embedding and head, the largest tensors, are trained."""
+    return strategy.method == "full" or strategy.train_embeddings
+
+
 def state_bytes(spec: ModelSpec, strategy: Strategy, profile: Profile) -> States:
     """Weights, gradients, optimizer and the step's copies of all trained parameters, before any sharing: T
     times what each takes, embedding and head beside LoRA by figures of their own."""
@@ -146,8 +151,7 @@ def logits_bytes(spec: ModelSpec, strategy: Strategy, profile: Profile) -> Range
     count = strategy.tokens * spec.vocab
     if profile.logits is not None:
         count = min(count, profile.logits)
-    trains_head = strategy.method == "full" or strategy.train_embeddings
-    copies = profile.head_bytes * counts(spec).embedding if trains_head else 0.0
+    copies = profile.head_bytes * counts(spec).embedding if trains_head(strategy) else 0.0
     return profile.logit_bytes * count + exactly(copies)
 
 
@@ -187,7 +191,8 @@ def step_bytes(spec: ModelSpec, strategy: Strategy, profile: Profile) -> float:
     part = share(strategy, profile, 1)
     if profile.gathers == "deepspeed" and strategy.method == "full" and strategy.zero:
         return 4 * 2.0 * min(LIVE_PARAMETERS, counts(spec).total * part)
-    return state_bytes(spec, strategy, profile).step * part
+    working = profile.largest_bytes * counts(spec).embedding if trains_head(strategy) else 0.0
+    return state_bytes(spec, strategy, profile).step * part + working
 
 
 @dataclass(frozen=True)

@@ -39,6 +39,8 @@ TORCH = Profile(
     logits=1 << 26,
     # A trained head is cast once, and its new gradient lies beside the sum of those before.
     head_bytes=6.0,
+    # backends/torch/optimizer.py on cards: four working copies of one tensor at a time.
+    largest_bytes=16.0,
     fragmentation=_SLACK,
     maps_weights=True,
 )

@@ -104,11 +104,11 @@ class Profile:
     full, adapter, embeddings: what a trained parameter takes, of the model, of LoRA, of an embedding or head
     beside LoRA. quantized_embedding_bytes: of embedding and head beside an int8 or int4 base. kept: what a
     layer leaves for its backward. logit_bytes: of a logit at the loss; logits: most that exist at a time,
-    None: all. head_bytes: a trained embedding's or head's further copies, per parameter of one of them.
-    gathers: how whole tensors are brought together of parts. shards: every rank keeps 1/N of all, whatever
-    `zero` is. context: outside the allocator, None: the card's own figure. offload_factor: the host's
-    memory per byte that is moved there. checkpoint_bytes: on the disk per trained parameter. maps_weights:
-    loading copies nothing.
+    None: all. head_bytes: a trained embedding's or head's further copies, per parameter of one of them;
+    largest_bytes: the same at the optimizer's step. gathers: how whole tensors are brought together of
+    parts. shards: every rank keeps 1/N of all, whatever `zero` is. context: outside the allocator, None:
+    the card's own figure. offload_factor: the host's memory per byte that is moved there. checkpoint_bytes:
+    on the disk per trained parameter. maps_weights: loading copies nothing.
     """
 
     name: str
@@ -121,6 +121,7 @@ class Profile:
     fragmentation: Range
     logits: int | None = None
     head_bytes: float = 0.0
+    largest_bytes: float = 0.0
     gathers: Literal["none", "deepspeed", "mindspore"] = "none"
     shards: bool = False
     always_recomputes: bool = False
