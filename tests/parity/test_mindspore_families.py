@@ -10,14 +10,16 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.batches import make_batch, random_documents
+from tests.examples import script
 from tests.mindspore_lab import as_shards, build, copy_of_state
 from tests.qwen1 import qwen1_config
 from tests.tiny import VOCAB, tiny_config, tiny_weights
 from tests.torch_lab import make_backend, make_recipe
 
 from tengtune.backends.base import Backend
-from tengtune.models.spec import from_config
+from tengtune.models.spec import from_config, from_folder
 from tengtune.train.batch import Batch
+from tengtune.weights.source import open_source
 
 STEPS, LENGTH, SLOTS = 30, 40, 40
 MHA = {"num_key_value_heads": 4}
@@ -73,3 +75,17 @@ def test_thirty_steps_are_torchs(family: str, method: str) -> None:
         assert np.mean(expected[-5:]) < np.mean(expected[:5]) - 0.5
         for backend in (theirs, ours):
             backend.load_shards(as_shards(start), 0)
+
+
+@pytest.mark.slow
+def test_a_real_model_of_thirty_layers() -> None:
+    """SmolLM2, five steps of LoRA."""
+    folder = script("smollm2").FOLDER
+    assert (folder / "model.safetensors").exists(), "run `make fetch` (python examples/smollm2.py)"
+    spec = from_folder(folder)
+    source, recipe = open_source(folder, spec), make_recipe("lora")
+    rows = [make_batch([random_documents([30, 25], spec.vocab, seed=step)], 64, 64) for step in range(5)]
+    theirs = losses(make_backend(spec, source, recipe), rows)
+    ours = losses(build(spec, source, recipe), rows)
+    np.testing.assert_allclose(ours, theirs, rtol=1e-4)
+    assert len(set(theirs)) == len(rows)

@@ -33,7 +33,7 @@ PROOFS = {
     ("ranks", "torch"): "parity/test_data_parallel.py::test_ranks_train_as_one",
     ("ranks", "mindspore"): "parity/test_mindspore_ranks.py::test_ranks_train_as_one",
     ("nodes", "torch"): "faults/test_ranks.py::test_two_machines_with_one_folder_train_as_one",
-    ("nodes", "mindspore"): "faults/test_mindspore_ranks.py::test_two_machines_train_as_one",
+    ("nodes", "mindspore"): "faults/test_mindspore_rank_faults.py::test_two_machines_train_as_one",
     ("train_embeddings", "torch"): "parity/test_qwen1_peft.py::test_embedding_and_head_trained_along",
     (
         "train_embeddings",

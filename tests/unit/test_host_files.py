@@ -6,11 +6,11 @@ import os
 from pathlib import Path
 
 import pytest
-from tests.host_lab import SITE, FakeHost
+from tests.host_lab import LATEST, SITE, FakeHost, healthy
 
 from tengtune.host import chips, machine, network, nodes, packages, releases, versions
 from tengtune.host.hccn import Port, read_conf, read_tool
-from tengtune.host.place import Output, Place
+from tengtune.host.place import MOST_BYTES, Output, Place
 
 FIXTURES = Path(__file__).resolve().parents[1] / "fixtures"
 OLD = ("C30", "C13", "C15", "C17")
@@ -212,6 +212,57 @@ def test_a_pipe_in_a_saved_root_is_not_waited_for(tmp_path: Path) -> None:
     (tmp_path / "etc").mkdir()
     os.mkfifo(tmp_path / "etc/os-release")
     assert Place(tmp_path).read("/etc/os-release") is None
+
+
+def test_a_command_without_end(tmp_path: Path) -> None:
+    """It is killed long before its time is up, and what it printed is kept in bounds."""
+    host = FakeHost(tmp_path)
+    host.does("npu-smi", "exec yes '| 0     910B3               |'")
+    output = Place(tmp_path, 300.0).run(["npu-smi", "info"])
+    assert output.fault == "hangs"
+    assert len(output.text) == MOST_BYTES
+
+
+def test_commands_that_fail_or_are_not_there(tmp_path: Path) -> None:
+    host = FakeHost(tmp_path)
+    host.does("npu-smi", "echo dcmi failed >&2; exit 3")
+    host.file("bin/lspci", "no program")
+    (tmp_path / "bin/lspci").chmod(0o755)
+    host.says("uname -m", "aarch64")
+    found = Place(tmp_path).run_all([["npu-smi", "info"], ["lspci"], ["df"], ["uname", "-m"]])
+    assert found["npu-smi", "info"] == Output("dcmi failed\n", "failed")
+    assert found[("lspci",)] == found[("df",)] == Output("", "missing")
+    assert found["uname", "-m"] == Output("aarch64")
+
+
+@pytest.mark.parametrize(
+    ("library", "sourced"),
+    [
+        ("/usr/local/Ascend/ascend-toolkit/latest/lib64", True),
+        ("/usr/local/Ascend/ascend-toolkit/8.3.RC1/lib64", True),
+        ("/usr/local/Ascend/ascend-toolkit/latest/aarch64-linux/lib64", True),
+        ("/usr/local/Ascend/driver/lib64", False),
+        ("/usr/local/Ascend/ascend-toolkit/8.3.RC10/lib64", False),
+        ("", False),
+    ],
+)
+def test_whether_set_env_was_sourced(library: str, sourced: bool, tmp_path: Path) -> None:
+    healthy(tmp_path)
+    place = Place(tmp_path)
+    environment = {"ASCEND_TOOLKIT_HOME": LATEST, "LD_LIBRARY_PATH": f"/lib:{library}:"}
+    cann = versions.find_cann(place, environment)
+    assert cann is not None
+    assert (cann.home, cann.version) == (LATEST, "8.3.RC1")
+    assert versions.is_sourced(place, cann, environment) is sourced
+    assert versions.is_sourced(place, cann, {"LD_LIBRARY_PATH": library}) is False
+
+
+def test_cann_of_nnae_alone(tmp_path: Path) -> None:
+    host = FakeHost(tmp_path)
+    host.file("usr/local/Ascend/nnae/latest/compiler/version.info", "Version=8.0.RC3\n")
+    cann = versions.find_cann(Place(tmp_path), {})
+    assert cann is not None
+    assert cann.version == "8.0.RC3"
 
 
 def test_packages_of_a_saved_root(tmp_path: Path) -> None:

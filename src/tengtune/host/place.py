@@ -8,12 +8,14 @@ stands in for it.
 from __future__ import annotations
 
 import os
+import select
 import shutil
 import signal
 import subprocess
-import tempfile
+import time
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Literal
@@ -22,6 +24,8 @@ MOST_BYTES = 4 << 20
 """More than any file or output that is read here has."""
 _LINKS = 40
 _AT_ONCE = 16
+_LOOK_S = 0.2
+"""How often a command that goes on is looked at."""
 _TOOLS = ("usr/local/bin", "usr/local/sbin", "usr/local/Ascend/driver/tools", "usr/sbin", "usr/bin")
 """Where the vendor's tools lie when PATH does not lead there."""
 
@@ -117,29 +121,45 @@ class Place:
 
 
 def _run(command: Sequence[str], seconds: float) -> Output:
-    """What a command prints. One that hangs is killed with all that it started, and is not waited for: inside
-    a driver's call a process may not die."""
+    """What a command prints. One that hangs, or prints without end, is killed with all that it started, and
+    is not waited for: inside a driver's call a process may not die."""
     environment = os.environ | {"LC_ALL": "C"}
-    with tempfile.TemporaryFile() as out:  # a pipe would be held open by what the command started
-        try:
-            process = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=subprocess.STDOUT,
-                env=environment,
-                start_new_session=True,
-            )
-        except (OSError, ValueError):
-            return Output("", "missing")
-        fault: Fault | None = None
-        try:
-            fault = "failed" if process.wait(seconds) else None
-        except subprocess.TimeoutExpired:
-            fault = "hangs"
-            _kill(process)
-        out.seek(0)
-        return Output(out.read(MOST_BYTES).decode("utf-8", "replace"), fault)
+    end = time.monotonic() + seconds
+    try:
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            env=environment,
+            start_new_session=True,
+        )
+    except (OSError, ValueError):
+        return Output("", "missing")
+    assert process.stdout is not None
+    with process.stdout as pipe:
+        text, whole = _printed(process, pipe.fileno(), end)
+    fault: Fault | None = "hangs"
+    with suppress(subprocess.TimeoutExpired):
+        if whole:
+            fault = "failed" if process.wait(max(0.0, end - time.monotonic())) else None
+    if fault == "hangs":
+        _kill(process)
+    return Output(text.decode("utf-8", "replace"), fault)
+
+
+def _printed(process: subprocess.Popen[bytes], pipe: int, end: float) -> tuple[bytes, bool]:
+    """What a process prints, and whether that is all. What it started may hold the pipe open after its end,
+    which is not waited for."""
+    text = b""
+    while len(text) < MOST_BYTES and (left := end - time.monotonic()) > 0:
+        ended = process.poll() is not None
+        ready, _, _ = select.select([pipe], [], [], 0 if ended else min(left, _LOOK_S))
+        piece = os.read(pipe, 1 << 16) if ready else b""
+        if not piece and (ready or ended):
+            return text, True
+        text += piece
+    return text[:MOST_BYTES], False
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:

@@ -6,7 +6,7 @@ import os
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 
 from tengtune.host.place import Place
 
@@ -132,7 +132,8 @@ def _install_info(place: Place, home: str) -> Release | None:
         path = f"{home}/{name}/ascend_toolkit_install.info"
         if name.endswith("-linux") and (text := place.read(path)) is not None:
             return read_release(text, path)
-    return None
+    text = place.read(path := f"{home}/compiler/version.info")  # nnae has no other
+    return None if text is None else read_release(text, path)
 
 
 def _set_env(place: Place, home: str) -> str | None:
@@ -144,6 +145,7 @@ def is_sourced(place: Place, cann: Cann, environment: Mapping[str, str]) -> bool
     """Whether this shell is set up for that CANN: its home is known and its libraries are on the path."""
     if not any(environment.get(name) for name in _HOMES):
         return False
-    library = os.path.realpath(place.path(f"{cann.home}/lib64"))
-    paths = environment.get("LD_LIBRARY_PATH", "").split(":")
-    return any(path and os.path.realpath(place.path(path)) == library for path in paths)
+    home = os.path.realpath(place.path(cann.home))
+    paths = [path for path in environment.get("LD_LIBRARY_PATH", "").split(":") if path]
+    real = [Path(os.path.realpath(place.path(path))) for path in paths]  # latest/ and 8.0.0/ are one install
+    return any(path.name == "lib64" and path.is_relative_to(home) for path in real)
