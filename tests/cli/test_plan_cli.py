@@ -100,7 +100,7 @@ def test_one_screen_with_the_sum_and_the_way_out() -> None:
     assert all(any(line.startswith(term) for line in lines) for term in terms)
     assert float(sums[0][1]) > 31.7
     assert "parallel.offload: optimizer" in out
-    assert "tengtune has no zero_3, offload_optimizer yet" in out
+    assert "tengtune has not got parallel.zero: 3, parallel.offload: optimizer yet" in out
     assert "What tengtune runs today: " in out
     assert "bytes a trained parameter: weight 2" in out
     assert "is not confirmed by any source" in out
@@ -146,6 +146,13 @@ def test_a_config_alone_is_enough(here: Path) -> None:
         assert answer["verdict"] == "fits"
 
 
+@pytest.mark.parametrize("asked", [("--engine", "hf-trainer"), ("--engine", "mindspore", "--method", "full")])
+def test_where_nothing_helps_that_is_said(asked: tuple[str, ...]) -> None:
+    """Four cards of 32 GB are less than the 145 GB of a 72B's weights in 16 bits."""
+    code, out, _ = plan("--model", "Qwen-72B", "--hardware", "910b4", *asked)
+    assert (code, "No one to three changes" in out) == (3, True)
+
+
 def test_a_cpu_has_this_machines_memory() -> None:
     answer = data(
         "--model", "Qwen2.5-72B-Instruct", "--hardware", "cpu", "--method", "full", "--host-memory", "64"
@@ -172,6 +179,7 @@ def test_settings_of_a_run_file_count(here: Path) -> None:
         (("run.yaml", "--model", "Qwen-7B", "--hardware", "910b4"), "ui.wrong_option"),
         (("run.yaml", "--method", "full", "--hardware", "910b4"), "ui.wrong_option"),
         (("run.yaml", "--hardware", "2x910b4"), "plan.more_ranks"),
+        ((*ASKED, "--offload", "all", "--zero", "2"), "ui.wrong_option"),
     ],
 )
 def test_faults_are_one_screen(arguments: tuple[str, ...], code: str, here: Path) -> None:

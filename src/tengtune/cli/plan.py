@@ -72,6 +72,8 @@ def command(
         strategy = replace(Strategy(), **given, cards=there.count or 1, nodes=there.nodes)
         if there.is_cpu:
             strategy = replace(strategy, width_bytes=4)
+        if offload == "all" and zero not in (None, 3):
+            raise misused("plan.offload_all")
         spec, name = _named(model), model
         if engine is None and offload in (None, "none"):
             plan = judge.choose(spec, strategy, there, zero)

@@ -22,6 +22,8 @@ def text(plan: Plan, name: str, remedies: Sequence[Remedy], explain: bool, colou
     """What is planned, the verdicts, the sum, what would fit, and what is not certain."""
     lines = [_asked(plan, name), "", *_verdicts(plan, colour), "", *_sum(plan, explain)]
     notes = [language.say(code, **values) for code, values in notes_of(plan)]
+    if plan.verdict == "no" and not remedies:
+        lines += ["", language.say("plan.none_fits")]
     for number, remedy in enumerate(remedies):
         lines += ["", remedy_text(remedy, today=number > 0 or bool(plan.lacking))]
     return "\n".join([*lines, *([""] if notes else []), *(f"- {note}" for note in notes)])
@@ -70,7 +72,7 @@ def notes_of(plan: Plan) -> list[tuple[str, dict[str, object]]]:
         (code, {"name": hardware.name, "memory": size}) for code in hardware.doubts
     ]
     if plan.lacking:
-        notes.append(("plan.lacking", {"features": ", ".join(plan.lacking), "engine": plan.engine}))
+        notes.append(("plan.lacking", {"features": asked_for(plan.lacking), "engine": plan.engine}))
     if plan.profile.name != plan.engine:
         notes.append(("plan.stand_in", {"engine": plan.engine, "profile": plan.profile.name}))
     elif plan.engine not in OURS:
@@ -80,6 +82,22 @@ def notes_of(plan: Plan) -> list[tuple[str, dict[str, object]]]:
     if plan.profile.name in OURS and not hardware.is_cpu:
         notes.append(("plan.not_measured", {}))
     return notes
+
+
+def asked_for(features: Sequence[str]) -> str:
+    """Features as the keys of a run file that ask for them."""
+    return ", ".join(_KEYS.get(name, name) for name in features)
+
+
+_KEYS = {
+    "zero_1": "parallel.zero: 1",
+    "zero_2": "parallel.zero: 2",
+    "zero_3": "parallel.zero: 3",
+    "offload_optimizer": "parallel.offload: optimizer",
+    "offload_all": "parallel.offload: all",
+    "int8_base": "lora.base: int8",
+    "int8_all": "lora.base: int8-all",
+}
 
 
 def remedy_text(remedy: Remedy, today: bool) -> str:
@@ -92,7 +110,7 @@ def remedy_text(remedy: Remedy, today: bool) -> str:
         verdict=language.lookup("plan.verdicts")[plan.verdict],
         card=_gb(plan.card.total.expected),
         host=_gb(plan.host.expected),
-        features=", ".join(plan.lacking),
+        features=asked_for(plan.lacking),
     )
 
 
