@@ -29,6 +29,7 @@ tomllib = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else 
 ROOT = Path(__file__).resolve().parents[2]
 PAIRS = [
     ("README.md", "README.zh.md"),
+    ("docs/en/plan.md", "docs/zh/plan.md"),
     ("docs/en/doctor.md", "docs/zh/doctor.md"),
     ("docs/en/docker.md", "docs/zh/docker.md"),
     ("docs/en/download.md", "docs/zh/download.md"),

@@ -20,6 +20,7 @@ from tengtune.ui.problems import FAILED_RUN, Problem, Stopped, from_os_error
 
 TOOLS = (
     "init",
+    "plan",
     "doctor",
     "docker",
     "run",

@@ -41,8 +41,7 @@ def read(place: Place, arch: Output, libc: Output, disk: Output) -> Machine:
     cpuinfo = place.read("/proc/cpuinfo") or ""
     meminfo = place.read("/proc/meminfo") or ""
     model = re.search(r"^(?:model name|Model Name|Hardware)\s*:\s*(.+)$", cpuinfo, re.MULTILINE)
-    total, available = _kilobytes(meminfo, "MemTotal"), _kilobytes(meminfo, "MemAvailable")
-    limit = _limit(place)
+    available, limit = _kilobytes(meminfo, "MemAvailable"), _limit(place)
     disk_total, disk_free = _disk(disk.text)
     name = re.fullmatch(r"\s*([\w]{3,20})\s*", arch.text)
     return Machine(
@@ -52,11 +51,17 @@ def read(place: Place, arch: Output, libc: Output, disk: Output) -> Machine:
         name[1] if name else None,
         glibc(libc.text),
         _glibcxx(place),
-        min(filter(None, (total, limit)), default=None),
+        memory(place),
         min(filter(None, (available, limit)), default=None),
         disk_free,
         disk_total,
     )
+
+
+def memory(place: Place) -> int | None:
+    """Bytes of memory, or what a container may use at most of it."""
+    total = _kilobytes(place.read("/proc/meminfo") or "", "MemTotal")
+    return min(filter(None, (total, _limit(place))), default=None)
 
 
 def glibc(text: str) -> str | None:

@@ -1,0 +1,54 @@
+"""The published Qwen models by name: facts/models.csv, read as ModelSpecs."""
+
+from __future__ import annotations
+
+import csv
+import functools
+from importlib import resources
+from typing import cast
+
+from tengtune.models.hub_id import nearest
+from tengtune.models.spec import Family, ModelSpec
+
+_SUFFIXES = ("-chat", "-instruct", "-base")
+
+
+@functools.cache
+def table() -> dict[str, ModelSpec]:
+    """Every model of facts/models.csv by name."""
+    text = resources.files("tengtune.facts").joinpath("models.csv").read_text(encoding="utf-8")
+    return {row["name"]: _spec(row) for row in csv.DictReader(text.splitlines())}
+
+
+def spec(text: str) -> ModelSpec | None:
+    """The spec of a model by its name, with or without its owner and -Chat, -Instruct or -Base, in any
+    case."""
+    wanted = text.rstrip("/").split("/")[-1].lower()
+    for suffix in _SUFFIXES:
+        wanted = wanted.removesuffix(suffix)
+    return next((each for name, each in table().items() if name.lower() == wanted), None)
+
+
+def near(text: str) -> str:
+    """Known names that look like `text`."""
+    return ", ".join(nearest(text) or ["Qwen/Qwen-14B-Chat", "Qwen/Qwen2.5-7B-Instruct"])
+
+
+def _spec(row: dict[str, str]) -> ModelSpec:
+    family = row["family"] if row["family"] in ("qwen1", "qwen3") else "qwen2"
+    return ModelSpec(
+        family=cast(Family, family),
+        hidden=int(row["hidden"]),
+        layers=int(row["layers"]),
+        heads=int(row["heads"]),
+        kv_heads=int(row["kv_heads"]),
+        head_dim=int(row["head_dim"]),
+        ffn=int(row["ffn"]),
+        vocab=int(row["vocab"]),
+        rope_theta=float(row["rope_theta"]),
+        rms_eps=float(row["rms_eps"]),
+        max_positions=int(row["max_pos"]),
+        tie=row["tie"] == "1",
+        qkv_bias=row["qkv_bias"] == "1",
+        qk_norm=row["qk_norm"] == "1",
+    )

@@ -1,0 +1,286 @@
+"""The sum: what one card, the host's memory and the disk must hold. Pure arithmetic, one formula a function.
+
+Legend: P parameters, T trained ones, N cards, h hidden, f feed-forward width, q and kv widths of queries and
+keys, L layers, V vocabulary, t tokens of a micro batch, w bytes of a number of the compute type.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from dataclasses import dataclass
+
+from tengtune.models.spec import ModelSpec
+from tengtune.models.targets import adapted_linears, find_targets
+from tengtune.plan.strategy import NOTHING, Profile, Range, States, Strategy, exactly
+
+INT8_BYTES = 1.0
+INT4_BYTES = 0.52
+"""A linear's weight in int4 with the scales of its groups (GPTQ and nf4 checkpoints)."""
+BACKWARD = 1.3
+"""A layer's backward: what it keeps, and the gradients that are made of it; fitted to published peaks."""
+LIVE_PARAMETERS = 1e9
+"""DeepSpeed's stage3_max_live_parameters, and the bound of its fp32 working copies at the step."""
+BUCKET_BYTES = 1e9
+"""DeepSpeed's reduce_bucket_size of 5e8 numbers of 16 bits."""
+
+
+@dataclass(frozen=True)
+class Counts:
+    """Parameters by what becomes of them: linears of all blocks, of one block; one embedding, all of them."""
+
+    total: int
+    linear: int
+    block: int
+    embedding: int
+    embeddings: int
+
+
+@functools.lru_cache(maxsize=64)
+def counts(spec: ModelSpec) -> Counts:
+    """Exact counts; a tied head counts once."""
+    embedding = spec.vocab * spec.hidden
+    block = sum(math.prod(shape) for shape in spec.block_tensors().values())
+    linear = spec.layers * sum(out * inner for out, inner in spec.linears().values())
+    return Counts(spec.parameters(), linear, block, embedding, embedding * (1 if spec.tie else 2))
+
+
+@functools.lru_cache(maxsize=256)
+def adapter_parameters(spec: ModelSpec, rank: int, targets: tuple[str, ...]) -> int:
+    """LoRA's: rank x (in + out) of each target, in every layer; Qwen1's q, k and v have one A, as PEFT's
+    adapter of c_attn. (Hu et al., arXiv 2106.09685)"""
+    sizes = adapted_linears(spec)
+    return spec.layers * rank * sum(sum(sizes[name]) for name in find_targets(spec, targets))
+
+
+def trained_parameters(spec: ModelSpec, strategy: Strategy) -> int:
+    """T: all, or LoRA's, with embedding and head where they are trained as well."""
+    if strategy.method == "full":
+        return counts(spec).total
+    return adapter_parameters(spec, strategy.rank, strategy.targets) + trained_embeddings(spec, strategy)
+
+
+def trained_embeddings(spec: ModelSpec, strategy: Strategy) -> int:
+    """The parameters of embedding and head, where LoRA trains them as well."""
+    return counts(spec).embeddings if strategy.method == "lora" and strategy.train_embeddings else 0
+
+
+def trains_head(strategy: Strategy) -> bool:
+    """Whether embedding and head, the largest tensors, are trained."""
+    return strategy.method == "full" or strategy.train_embeddings
+
+
+def state_bytes(spec: ModelSpec, strategy: Strategy, profile: Profile) -> States:
+    """Weights, gradients, optimizer and the step's copies of all trained parameters, before any sharing: T
+    times what each takes, embedding and head beside LoRA by figures of their own."""
+    embeddings = trained_embeddings(spec, strategy)
+    count = trained_parameters(spec, strategy) - embeddings
+    each, outer = profile.full if strategy.method == "full" else profile.adapter, profile.embeddings
+    return States(
+        count * each.weights + embeddings * outer.weights,
+        each.gradients * count + outer.gradients * embeddings,
+        count * each.optimizer + embeddings * outer.optimizer,
+        count * each.step + embeddings * outer.step,
+    )
+
+
+def share(strategy: Strategy, profile: Profile, level: int) -> float:
+    """1/N where the states of this ZeRO level are cut over the cards, else 1. (Rajbhandari et al., arXiv
+    1910.02054)"""
+    return 1.0 / strategy.cards if profile.shards or strategy.zero >= level else 1.0
+
+
+def frozen_bytes(spec: ModelSpec, strategy: Strategy, profile: Profile) -> float:
+    """LoRA's base: linears at w, 1 or 0.52 bytes, norms and biases at w, embedding and head at w, with
+    int8-all at 1, and where a quantized base has them widened, at the program's figure."""
+    count, width = counts(spec), strategy.width_bytes
+    linear = {"compute": width, "int8": INT8_BYTES, "int8-all": INT8_BYTES, "int4": INT4_BYTES}[strategy.base]
+    quantized = strategy.base != "compute"
+    outer = profile.quantized_embedding_bytes if quantized else width
+    if strategy.base == "int8-all":
+        outer = INT8_BYTES
+    embeddings = 0 if strategy.train_embeddings else count.embeddings
+    rest = count.total - count.linear - count.embeddings
+    return count.linear * linear + embeddings * outer + rest * width
+
+
+def weights_bytes(spec: ModelSpec, strategy: Strategy, profile: Profile) -> Range:
+    """Frozen and trained weights; 1/N with ZeRO-3; none where they lie in the host's memory."""
+    if strategy.offload == "all":
+        return NOTHING
+    trained = state_bytes(spec, strategy, profile).weights
+    frozen = frozen_bytes(spec, strategy, profile) if strategy.method == "lora" else 0.0
+    return exactly((trained + frozen) * share(strategy, profile, 3))
+
+
+def gradients_bytes(spec: ModelSpec, strategy: Strategy, profile: Profile) -> Range:
+    """T x the bytes of a gradient; 1/N from ZeRO-2 on; with offload they go to the host as they come."""
+    if strategy.offload != "none":
+        return NOTHING
+    return state_bytes(spec, strategy, profile).gradients * share(strategy, profile, 2)
+
+
+def optimizer_bytes(spec: ModelSpec, strategy: Strategy, profile: Profile) -> Range:
+    """T x masters and moments; 1/N from ZeRO-1 on; none here with offload."""
+    if strategy.offload != "none":
+        return NOTHING
+    return exactly(state_bytes(spec, strategy, profile).optimizer * share(strategy, profile, 1))
+
+
+def layer_bytes(spec: ModelSpec, strategy: Strategy, profile: Profile) -> float:
+    """What one layer leaves for its backward: t x (a h + b q + c kv + d f), at w / 2 of what 16 bits take;
+    without flash attention 5 bytes a score and head more. (Korthikanti et al., arXiv 2205.05198)"""
+    kept = profile.kept
+    widths = kept.hidden * spec.hidden + kept.ffn * spec.ffn
+    widths += kept.query * spec.q_width + kept.key_value * spec.kv_width
+    scores = 0.0 if strategy.flash else 5.0 * spec.heads * strategy.row_tokens
+    return strategy.tokens * (widths * strategy.width_bytes / 2 + scores)
+
+
+def checkpoint_bytes(spec: ModelSpec, strategy: Strategy, profile: Profile) -> float:
+    """What all layers keep until the backward: with recompute w t h L, their inputs; else all of it. (Chen
+    et al., arXiv 1604.06174)"""
+    if strategy.recompute or profile.always_recomputes:
+        return strategy.width_bytes * strategy.tokens * spec.hidden * spec.layers
+    return (spec.layers - 1) * layer_bytes(spec, strategy, profile)
+
+
+def logits_bytes(spec: ModelSpec, strategy: Strategy, profile: Profile) -> Range:
+    """At the loss: k bytes a logit x t V, or x the most logits that exist at a time; with a trained head its
+    further copies."""
+    count = strategy.tokens * spec.vocab
+    if profile.logits is not None:
+        count = min(count, profile.logits)
+    copies = profile.head_bytes * counts(spec).embedding if trains_head(strategy) else 0.0
+    return profile.logit_bytes * count + exactly(copies)
+
+
+def gathered_bytes(spec: ModelSpec, strategy: Strategy, profile: Profile) -> Range:
+    """Whole tensors and buckets beside each card's parts; none on one card that keeps all.
+
+    deepspeed: ZeRO-2 a bucket; ZeRO-3 parameters in use (at most 1e9 of 2 bytes), buckets and one embedding.
+    mindspore: embedding and head with their gradients, whole, a block with its gradient twice. (deepspeed's
+    documentation of stage3_max_live_parameters and reduce_bucket_size; backends/mindspore/parallel.py)
+    """
+    count, trained = counts(spec), trained_parameters(spec, strategy)
+    if profile.gathers == "deepspeed" and (strategy.zero >= 2 or strategy.offload != "none"):
+        bucket = min(BUCKET_BYTES, 2.0 * trained)
+        if strategy.zero < 3:
+            return exactly(bucket)
+        live = 2.0 * min(LIVE_PARAMETERS, count.total)
+        return Range(
+            bucket, live + bucket + 2.0 * count.embedding, live + BUCKET_BYTES + 2.0 * count.embedding
+        )
+    if profile.gathers == "mindspore" and strategy.cards > 1:
+        if strategy.method == "lora":
+            outer = count.embeddings * (4.0 if strategy.train_embeddings else strategy.width_bytes)
+            gradients = 4.0 * count.embeddings if strategy.train_embeddings else 0.0
+            return exactly(outer + gradients + strategy.width_bytes * count.block)
+        one = 4.0 * count.embedding  # an addition makes a new gradient before the old one goes
+        return Range(
+            8.0 * count.embeddings, 8.0 * count.embeddings + one, 8.0 * count.embeddings + one
+        ) + exactly(12.0 * count.block)
+    return NOTHING
+
+
+def step_bytes(spec: ModelSpec, strategy: Strategy, profile: Profile) -> float:
+    """What the optimizer's step takes besides: copies of what it updates; DeepSpeed's full tuning four
+    working copies in float32 of at most 1e9 parameters at half their size."""
+    if strategy.offload != "none":
+        return 0.0
+    part = share(strategy, profile, 1)
+    if profile.gathers == "deepspeed" and strategy.method == "full" and strategy.zero:
+        return 4 * 2.0 * min(LIVE_PARAMETERS, counts(spec).total * part)
+    working = profile.largest_bytes * counts(spec).embedding if trains_head(strategy) else 0.0
+    return state_bytes(spec, strategy, profile).step * part + working
+
+
+@dataclass(frozen=True)
+class Card:
+    """What one card must hold, term by term; `total` is their sum."""
+
+    weights: Range
+    gradients: Range
+    optimizer: Range
+    activations: Range
+    logits: Range
+    buffers: Range
+    step: Range
+    context: Range
+    fragmentation: Range
+
+    @property
+    def terms(self) -> dict[str, Range]:
+        """By name, in the order of the sum."""
+        return dict(self.__dict__)
+
+    @property
+    def total(self) -> Range:
+        return functools.reduce(Range.__add__, self.terms.values())
+
+
+def card_bytes(
+    spec: ModelSpec, strategy: Strategy, profile: Profile, context: Range, link_bytes: float
+) -> Card:
+    """A card's peak: states, and the larger of backward and step; slack on all that; context and link
+    buffers.
+
+    context: what lies outside the allocator on this card; link_bytes: a communicator's buffers.
+    """
+    weights = weights_bytes(spec, strategy, profile)
+    gradients = gradients_bytes(spec, strategy, profile)
+    optimizer = optimizer_bytes(spec, strategy, profile)
+    kept = exactly(checkpoint_bytes(spec, strategy, profile))
+    layer = exactly(BACKWARD * layer_bytes(spec, strategy, profile))
+    logits = logits_bytes(spec, strategy, profile).above(layer)
+    gathered = gathered_bytes(spec, strategy, profile)
+    backward = kept + layer + logits + gathered
+    beyond = step_bytes(spec, strategy, profile) - backward.expected
+    step = exactly(max(beyond, 0.0))
+    tensors = weights + gradients + optimizer + backward + step
+    slack = profile.fragmentation
+    return Card(
+        weights,
+        gradients,
+        optimizer,
+        activations=kept + layer,
+        logits=logits,
+        buffers=gathered + exactly(link_bytes if strategy.cards > 1 else 0.0),
+        step=step,
+        context=profile.context or context,
+        fragmentation=Range(
+            tensors.low * (slack.low - 1),
+            tensors.expected * (slack.expected - 1),
+            tensors.high * (slack.high - 1),
+        ),
+    )
+
+
+def host_bytes(spec: ModelSpec, strategy: Strategy, profile: Profile) -> Range:
+    """One machine's memory: what is offloaded (optimizer and gradients, with `all` the weights as well) x the
+    program's factor, and loading: a copy of the weights for each card unless they are mapped or made in parts
+    (ZeRO-3). The frameworks' own memory, a few GB a process, is not in it."""
+    trained = state_bytes(spec, strategy, profile)
+    moved = NOTHING
+    if strategy.offload != "none":
+        copy = 2.0 * trained_parameters(spec, strategy)  # in 16 bits, on the way to the card
+        kept = trained.optimizer + trained.gradients.low + copy
+        if strategy.offload == "all":
+            kept += trained.weights
+            kept += frozen_bytes(spec, strategy, profile) if strategy.method == "lora" else 0.0
+        moved = profile.offload_factor * (kept / strategy.nodes)
+    copies = 1 if strategy.zero == 3 else strategy.cards / strategy.nodes
+    whole = 2.0 * counts(spec).total
+    loading = exactly(4.0 * counts(spec).embedding * copies)
+    if not profile.maps_weights:
+        loading = Range(whole, whole * copies, whole * copies)
+    return moved.largest(loading)
+
+
+def disk_bytes(spec: ModelSpec, strategy: Strategy, profile: Profile) -> Range:
+    """The model, the merged or tuned model, and checkpoints: those kept; low: one; high: with the best one
+    and one being written. The data is small beside them."""
+    models = 2 * 2.0 * counts(spec).total
+    one = profile.checkpoint_bytes * trained_parameters(spec, strategy)
+    kept = strategy.checkpoints
+    return Range(models + one, models + kept * one, models + (kept + 2) * one)

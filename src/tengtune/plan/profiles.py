@@ -1,0 +1,126 @@
+"""What training programs keep in memory: our two back ends, counted from their code, and the programs
+behind the published figures, with three fitted constants each (bytes a logit, fragmentation, context).
+
+bench/planner.py scores them against those figures.
+"""
+
+from __future__ import annotations
+
+from tengtune.plan.strategy import Kept, Profile, Range, States, exactly
+
+# LoRA's float32 weight, gradient and two moments, in every program here. PyTorch's foreach optimizers copy
+# what they update once more.
+_ADAPTER = States(4, exactly(4), 8)
+_COPIED = States(4, exactly(4), 8, step=4)
+# PEFT's modules_to_save: the frozen original and a trained copy, all in 16 bits. Beside a quantized base PEFT
+# widens embedding and head to float32.
+_SAVED = States(4, exactly(2), 4, step=2)
+
+# A SwiGLU layer in Hugging Face's code, after Korthikanti et al., arXiv 2205.05198, without dropout: two
+# norms in float32, q, k, v, the residuals: 34 a hidden unit; gate, up, their activation and product: 8 a
+# feed-forward unit.
+_USUAL = Kept(hidden=34, query=0, key_value=0, ffn=8)
+
+# Allocators' slack: 1.00 to 1.08 were fitted to published peaks, 1.02 fits most.
+_SLACK = Range(1.0, 1.02, 1.08)
+
+TORCH = Profile(
+    name="torch",
+    # backends/torch/optimizer.py: float32 masters, gradients and two moments.
+    full=States(4, exactly(4), 8),
+    adapter=_ADAPTER,
+    embeddings=_ADAPTER,
+    quantized_embedding_bytes=2,
+    # backends/torch/ops.py, lora.py: the inputs of two norms and what they give, q and attention's output,
+    # k and v, gate, up and their product.
+    kept=Kept(hidden=8, query=4, key_value=4, ffn=6),
+    # backends/torch/loss.py: 128 MiB of logits at a time, and the same in float32.
+    logit_bytes=Range(6, 6, 8),
+    logits=1 << 26,
+    # A trained head is cast once, and its new gradient lies beside the sum of those before.
+    head_bytes=6.0,
+    # backends/torch/optimizer.py on cards: four working copies of one tensor at a time.
+    largest_bytes=16.0,
+    fragmentation=_SLACK,
+    maps_weights=True,
+)
+MINDSPORE = Profile(
+    name="mindspore",
+    full=States(4, exactly(4), 8),
+    adapter=_ADAPTER,
+    embeddings=_ADAPTER,
+    quantized_embedding_bytes=2,
+    kept=_USUAL,
+    # backends/mindspore/loss.py: logits of 16 bits, in float32, their logarithms and gradient.
+    logit_bytes=Range(10, 14, 18),
+    logits=1 << 24,
+    fragmentation=_SLACK,
+    gathers="mindspore",
+    shards=True,
+    always_recomputes=True,
+    zero=(0, 1, 2, 3),
+    maps_weights=True,
+)
+HF_TRAINER = Profile(
+    name="hf-trainer",
+    # Autocast over weights of 16 bits (QwenLM's finetune.py on one card): 2 + 2, and masters with two
+    # moments 12.
+    full=States(2, exactly(2), 12),
+    adapter=_COPIED,
+    embeddings=_SAVED,
+    quantized_embedding_bytes=4,
+    kept=_USUAL,
+    # 12 was fitted; 18 is the count: 2 of 16 bits, float, shifted copy, log-softmax and gradient 4 each.
+    logit_bytes=Range(12, 12, 18),
+    fragmentation=_SLACK,
+    context=Range(0.3e9, 1.8e9, 1.8e9),
+)
+DEEPSPEED = Profile(
+    name="deepspeed",
+    # The ZeRO paper's 2 + 2 + 12; with bfloat16 gradients are summed in float32: 18 in all.
+    full=States(2, Range(2, 4, 4), 12),
+    adapter=_COPIED,
+    embeddings=_SAVED,
+    quantized_embedding_bytes=4,
+    kept=_USUAL,
+    # 8 was fitted to runs in float16, 12 to those in bfloat16.
+    logit_bytes=Range(8, 12, 18),
+    fragmentation=Range(1.0, 1.0, 1.08),
+    gathers="deepspeed",
+    zero=(0, 1, 2, 3),
+    offload=("none", "optimizer", "all"),
+    context=Range(0.3e9, 1.0e9, 1.8e9),
+    # Its own estimator's factor; two reported runs that were killed lay between 1 and 1.5.
+    offload_factor=Range(1.0, 1.5, 1.5),
+    checkpoint_bytes=14.0,
+)
+MS_SWIFT = Profile(
+    name="ms-swift",
+    # Its full tuning of releases 1 and 2 keeps all in bfloat16: 8 bytes, and the optimizer's copy.
+    full=States(2, exactly(2), 4, step=2),
+    adapter=_COPIED,
+    embeddings=_SAVED,
+    quantized_embedding_bytes=4,
+    kept=_USUAL,
+    # 27 to 43 by release and length; its loss makes several float32 copies of the logits.
+    logit_bytes=Range(27, 30, 43),
+    fragmentation=_SLACK,
+    context=Range(0.3e9, 1.8e9, 1.8e9),
+    checkpoint_bytes=6.0,
+)
+MINDFORMERS = Profile(
+    name="mindformers",
+    # FP32StateAdamWeightDecay over float16 weights: two float32 moments, no masters, float16 gradients. Its
+    # other figures are the usual ones; no published peak of it was scored.
+    full=States(2, exactly(2), 8),
+    adapter=_ADAPTER,
+    embeddings=_ADAPTER,
+    quantized_embedding_bytes=2,
+    kept=_USUAL,
+    logit_bytes=Range(8, 12, 18),
+    fragmentation=_SLACK,
+    zero=(0, 1, 2, 3),
+)
+PROFILES = {each.name: each for each in (TORCH, MINDSPORE, HF_TRAINER, DEEPSPEED, MS_SWIFT, MINDFORMERS)}
+"""By the names that --engine takes; ours come first."""
+OURS = ("torch", "mindspore")

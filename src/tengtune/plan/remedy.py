@@ -1,0 +1,123 @@
+"""The smallest change that makes a plan fit: single changes first, those that change what is learned last."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import combinations
+
+from tengtune.plan import judge
+from tengtune.plan.judge import Plan
+from tengtune.plan.profiles import OURS
+from tengtune.plan.strategy import Strategy
+
+MOST_CHANGES = 3
+SHORTEST_ROW = 256
+
+
+@dataclass(frozen=True)
+class Change:
+    """One key of the run file and its new value."""
+
+    key: str
+    value: str | int
+
+    def __str__(self) -> str:
+        return f"{self.key}: {self.value}"
+
+    def apply(self, strategy: Strategy, engine: str) -> tuple[Strategy, str]:
+        """The strategy and engine with this change."""
+        if self.key == "backend":
+            return replace(strategy, zero=0), str(self.value)
+        values = {
+            "train.recompute": {"recompute": True},
+            "train.micro_batch": {"rows": self.value},
+            "parallel.zero": {"zero": self.value},
+            "parallel.ranks": {"cards": self.value},
+            "parallel.offload": {"offload": self.value},
+            "lora.base": {"base": self.value},
+            "lora.rank": {"rank": self.value},
+            "data.seq_len": {"row_tokens": self.value},
+            "train.method": {"method": self.value},
+        }[self.key]
+        return replace(strategy, **values), engine  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True)
+class Remedy:
+    """Changes, and the plan they make."""
+
+    changes: tuple[Change, ...]
+    plan: Plan
+
+
+def advice(plan: Plan) -> list[Remedy]:
+    """What would fit: the smallest change, and where our back ends lack something of it, the smallest that
+    they can run today. Nothing for a plan that fits and can be run."""
+    if plan.verdict == "fits" and not plan.lacking:
+        return []
+    found = [remedy for remedy in [smallest(plan)] if remedy] if plan.verdict in ("no", "tight") else []
+    if plan.engine in OURS and (plan.lacking or (found and found[0].plan.lacking)):
+        today = smallest(plan, runnable=True)
+        found += [today] if today else []
+    return found
+
+
+def smallest(plan: Plan, runnable: bool = False) -> Remedy | None:
+    """The smallest set of changes with which the plan fits, or else is tight; None if there is none of at
+    most three. runnable: only what our back ends have today."""
+    tight: Remedy | None = None
+    possible = list(changes(plan))
+    for count in range(1, MOST_CHANGES + 1):
+        for chosen in combinations(possible, count):
+            if len({change.key for change in chosen}) < count:
+                continue
+            strategy, engine = plan.strategy, plan.engine
+            for change in chosen:
+                strategy, engine = change.apply(strategy, engine)
+            if strategy.offload == "all" and strategy.zero != 3:
+                continue  # DeepSpeed offloads weights with ZeRO-3 only
+            made = judge.make(plan.spec, strategy, engine, plan.hardware)
+            if runnable and made.lacking:
+                continue
+            if made.verdict == "fits":
+                return Remedy(chosen, made)
+            if made.verdict == "tight" and tight is None and plan.verdict != "tight":
+                tight = Remedy(chosen, made)
+    return tight
+
+
+def changes(plan: Plan) -> Iterator[Change]:
+    """What could be changed, the least first."""
+    now, count = plan.strategy, plan.strategy.cards
+    if not now.recompute and not plan.profile.always_recomputes:
+        yield Change("train.recompute", "full")
+    if now.rows > 1:
+        yield Change("train.micro_batch", 1)
+    if plan.engine == "torch" and not plan.hardware.is_cpu:
+        yield Change("backend", "mindspore")
+    if count > 1 and not plan.profile.shards:
+        yield from (Change("parallel.zero", level) for level in (1, 2, 3) if level > now.zero)
+    if now.method == "lora" and now.base == "compute":
+        yield Change("lora.base", "int8")
+    if now.method == "full" and plan.engine != "mindspore":
+        if now.offload == "none":
+            yield Change("parallel.offload", "optimizer")
+        if now.offload != "all":
+            yield Change("parallel.offload", "all")
+    length = now.row_tokens // 2
+    while length >= SHORTEST_ROW:
+        yield Change("data.seq_len", length)
+        length //= 2
+    if now.method == "lora" and now.rank > 8:
+        yield Change("lora.rank", 8)
+    if now.method == "full":
+        yield Change("train.method", "lora")
+    if plan.lacking:
+        yield from (change for change in _PLAIN if change.apply(now, plan.engine) != (now, plan.engine))
+    if not plan.hardware.is_cpu:
+        yield from (Change("parallel.ranks", factor * count) for factor in (2, 4))
+
+
+_PLAIN = (Change("lora.base", "compute"), Change("parallel.zero", 0), Change("parallel.offload", "none"))
+"""Without what a back end may lack."""

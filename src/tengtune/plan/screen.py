@@ -1,0 +1,231 @@
+"""The answer: for a person one screen, for a program its data."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Sequence
+from typing import Any
+
+from tengtune.plan.hardware import GIB
+from tengtune.plan.judge import Plan, Verdict
+from tengtune.plan.profiles import OURS
+from tengtune.plan.remedy import Remedy
+from tengtune.plan.strategy import Range
+from tengtune.ui import language
+
+_COLOURS: dict[Verdict, str] = {
+    "no": "\033[31m", "tight": "\033[33m", "unknown": "\033[35m", "fits": "\033[32m"
+}  # fmt: skip
+
+
+def text(plan: Plan, name: str, remedies: Sequence[Remedy], explain: bool, colour: bool) -> str:
+    """What is planned, the verdicts, the sum, what would fit, and what is not certain."""
+    lines = [_asked(plan, name), "", *_verdicts(plan, colour), "", *_sum(plan, explain)]
+    notes = [language.say(code, **values) for code, values in notes_of(plan)]
+    if plan.verdict == "no" and not remedies:
+        lines += ["", language.say("plan.none_fits")]
+    for number, remedy in enumerate(remedies):
+        lines += ["", remedy_text(remedy, today=number > 0 or bool(plan.lacking))]
+    return "\n".join([*lines, *([""] if notes else []), *(f"- {note}" for note in notes)])
+
+
+def data(plan: Plan, name: str, remedies: Sequence[Remedy]) -> dict[str, Any]:
+    """The same for --json; bytes throughout."""
+    return {
+        "model": name,
+        "parameters": plan.spec.parameters(),
+        "engine": plan.engine,
+        "sum_of": plan.profile.name,
+        "hardware": plan.hardware.name,
+        "generation": plan.hardware.generation,
+        "strategy": dict(plan.strategy.__dict__),
+        "verdict": plan.verdict,
+        "card": {
+            "verdict": plan.card_verdict,
+            "needs": _data(plan.card.total),
+            "usable": plan.hardware.usable_bytes,
+            "nominal": plan.hardware.memory_bytes,
+            "terms": {name: _data(each) for name, each in plan.card.terms.items()},
+        },
+        "host": {"verdict": plan.host_verdict, "needs": _data(plan.host), "there": plan.hardware.host_bytes},
+        "disk": {"verdict": plan.disk_verdict, "needs": _data(plan.disk), "there": plan.hardware.disk_bytes},
+        "lacking": list(plan.lacking),
+        "remedies": [
+            {
+                "changes": {change.key: change.value for change in remedy.changes},
+                "verdict": remedy.plan.verdict,
+                "card": _data(remedy.plan.card.total),
+                "host": _data(remedy.plan.host),
+                "lacking": list(remedy.plan.lacking),
+            }
+            for remedy in remedies
+        ],
+        "notes": [language.say(code, **values) for code, values in notes_of(plan)],
+    }
+
+
+def notes_of(plan: Plan) -> list[tuple[str, dict[str, object]]]:
+    """What the figures do not cover or rest on, as codes of texts with their values."""
+    hardware = plan.hardware
+    size = (hardware.memory_bytes or 0) // GIB
+    notes: list[tuple[str, dict[str, object]]] = [
+        (code, {"name": hardware.name, "memory": size}) for code in hardware.doubts
+    ]
+    if plan.lacking:
+        notes.append(("plan.lacking", {"features": asked_for(plan.lacking), "engine": plan.engine}))
+    if plan.profile.name != plan.engine:
+        notes.append(("plan.stand_in", {"engine": plan.engine, "profile": plan.profile.name}))
+    elif plan.engine not in OURS:
+        notes.append(("plan.other_program", {"profile": plan.profile.name}))
+    if not hardware.is_cpu:
+        notes.append(("plan.process_memory", {}))
+    if plan.profile.name in OURS and not hardware.is_cpu:
+        notes.append(("plan.not_measured", {}))
+    return notes
+
+
+def asked_for(features: Sequence[str]) -> str:
+    """Features as the keys of a run file that ask for them."""
+    return ", ".join(_KEYS.get(name, name) for name in features)
+
+
+_KEYS = {
+    "zero_1": "parallel.zero: 1",
+    "zero_2": "parallel.zero: 2",
+    "zero_3": "parallel.zero: 3",
+    "offload_optimizer": "parallel.offload: optimizer",
+    "offload_all": "parallel.offload: all",
+    "int8_base": "lora.base: int8",
+    "int8_all": "lora.base: int8-all",
+}
+
+
+def remedy_text(remedy: Remedy, today: bool) -> str:
+    """What to change, and what is needed then. today: beside something that cannot be run yet."""
+    plan = remedy.plan
+    code = "plan.remedy_later" if plan.lacking else "plan.remedy_today" if today else "plan.remedy"
+    return language.say(
+        code,
+        changes=", ".join(map(str, remedy.changes)),
+        verdict=language.lookup("plan.verdicts")[plan.verdict],
+        card=_gb(plan.card.total.expected),
+        host=_gb(plan.host.expected),
+        features=asked_for(plan.lacking),
+    )
+
+
+def _asked(plan: Plan, name: str) -> str:
+    strategy = plan.strategy
+    kind = "plan.asked_lora" if strategy.method == "lora" else "plan.asked_full"
+    return language.say(
+        kind,
+        model=name,
+        parameters=f"{plan.spec.parameters() / 1e9:.2f}",
+        cards=strategy.cards,
+        hardware=plan.hardware.name,
+        rank=strategy.rank,
+        base=strategy.base,
+        rows=strategy.rows,
+        tokens=strategy.row_tokens,
+        recompute="full" if strategy.recompute or plan.profile.always_recomputes else "none",
+        engine=plan.engine,
+        share=language.say("plan.shards", count=strategy.cards)
+        if plan.profile.shards and strategy.cards > 1
+        else f"zero {strategy.zero}",
+        offload=strategy.offload,
+    )
+
+
+def _verdicts(plan: Plan, colour: bool) -> list[str]:
+    names: dict[Verdict, str] = language.lookup("plan.verdicts")
+    hardware = plan.hardware
+    card = hardware.usable_bytes or hardware.memory_bytes or hardware.host_bytes
+    there = [card, hardware.host_bytes, hardware.disk_bytes]
+    rows = list(
+        zip(
+            language.lookup("plan.places"),
+            (plan.card_verdict, plan.host_verdict, plan.disk_verdict),
+            (plan.card.total, plan.host, plan.disk),
+            there,
+            strict=True,
+        )
+    )
+    width = max(_width(label) for label, *_ in rows)
+    tags = max(_width(names[verdict]) for _, verdict, _, _ in rows)
+    lines = []
+    for label, verdict, need, has in rows:
+        on, off = (_COLOURS[verdict], "\033[0m") if colour else ("", "")
+        known = language.say("plan.of", there=_gb(has)) if has else language.say("plan.of_unknown")
+        tag = _padded(names[verdict], tags)
+        lines.append(f"{_padded(label, width)}  {on}{tag}{off}  {_need(need)}  {known}")
+    return lines
+
+
+def _need(need: Range) -> str:
+    low, expected, high = map(_gb, _three(need))
+    code = "plan.needs_exactly" if low == high else "plan.needs"
+    return language.say(code, low=low, expected=expected, high=high)
+
+
+def _sum(plan: Plan, explain: bool) -> list[str]:
+    """Low, expected, high of each term; with `explain` its formula below it."""
+    titles: dict[str, str] = language.lookup("plan.terms")
+    formulas: dict[str, str] = language.lookup("plan.formulas")
+    terms = [*plan.card.terms.items(), ("total", plan.card.total)]
+    width = max(_width(titles[name]) for name, _ in terms)
+    heads = language.lookup("plan.columns")
+    lines = [
+        f"{_padded(heads[0], width)}  " + "  ".join(" " * (8 - _width(head)) + head for head in heads[1:])
+    ]
+    for name, each in terms:
+        values = (each.low, each.expected, each.high)
+        lines.append(
+            f"{_padded(titles[name], width)}  " + "  ".join(f"{value / 1e9:8.2f}" for value in values)
+        )
+        if explain and name in formulas:
+            lines.append("    " + formulas[name])
+    if explain:
+        lines += ["", constants(plan)]
+    return lines
+
+
+def constants(plan: Plan) -> str:
+    """The figures in the formulas for this plan's program."""
+    profile, strategy = plan.profile, plan.strategy
+    states = profile.full if strategy.method == "full" else profile.adapter
+    return language.say(
+        "plan.constants",
+        profile=profile.name,
+        weights=f"{states.weights:g}",
+        gradients=f"{states.gradients.expected:g}",
+        optimizer=f"{states.optimizer:g}",
+        step=f"{states.step:g}",
+        hidden=f"{profile.kept.hidden:g}",
+        query=f"{profile.kept.query:g}",
+        key_value=f"{profile.kept.key_value:g}",
+        ffn=f"{profile.kept.ffn:g}",
+        logit="{:g} / {:g} / {:g}".format(*_three(profile.logit_bytes)),
+        slack="{:g} / {:g} / {:g}".format(*_three(profile.fragmentation)),
+        factor="{:g} / {:g} / {:g}".format(*_three(profile.offload_factor)),
+    )
+
+
+def _three(each: Range) -> tuple[float, float, float]:
+    return each.low, each.expected, each.high
+
+
+def _data(each: Range) -> dict[str, int]:
+    return {"low": round(each.low), "expected": round(each.expected), "high": round(each.high)}
+
+
+def _gb(number: float) -> str:
+    return f"{number / 1e9:.1f}" if number < 99.95e9 else f"{number / 1e9:.0f}"
+
+
+def _width(label: str) -> int:
+    """Columns on a terminal: Chinese characters take two."""
+    return sum(2 if unicodedata.east_asian_width(character) in "WF" else 1 for character in label)
+
+
+def _padded(label: str, width: int) -> str:
+    return label + " " * (width - _width(label))

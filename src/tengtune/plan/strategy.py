@@ -1,0 +1,133 @@
+"""What a plan is about: the training that is asked for, and what a training program keeps in memory for
+it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Method = Literal["lora", "full"]
+Base = Literal["compute", "int8", "int8-all", "int4"]
+Offload = Literal["none", "optimizer", "all"]
+
+
+@dataclass(frozen=True)
+class Range:
+    """A figure with its uncertainty, low <= expected <= high."""
+
+    low: float
+    expected: float
+    high: float
+
+    def __add__(self, other: Range) -> Range:
+        return Range(self.low + other.low, self.expected + other.expected, self.high + other.high)
+
+    def __mul__(self, factor: float) -> Range:
+        return Range(self.low * factor, self.expected * factor, self.high * factor)
+
+    def largest(self, other: Range) -> Range:
+        """The larger of two, bound by bound."""
+        return Range(max(self.low, other.low), max(self.expected, other.expected), max(self.high, other.high))
+
+    def above(self, other: Range) -> Range:
+        """What `largest` of the two has more than `other`, bound by bound; a term of a sum, no figure."""
+        most = self.largest(other)
+        return Range(most.low - other.low, most.expected - other.expected, most.high - other.high)
+
+
+def exactly(value: float) -> Range:
+    """A figure without uncertainty."""
+    return Range(value, value, value)
+
+
+NOTHING, ONCE = exactly(0.0), exactly(1.0)
+
+
+@dataclass(frozen=True)
+class Strategy:
+    """The training: what of a run file decides memory.
+
+    cards: ranks in all, one a card. row_tokens: tokens of a row; rows: rows of a micro batch. zero: what is
+    kept 1/N: 1 optimizer, 2 gradients too, 3 weights too. base: what the frozen weights of LoRA are kept
+    in; int8-all has embedding and head in int8 as well. width_bytes: of a number of the compute type.
+    offload: what lies in the host's memory; all: weights, gradients and optimizer. flash: attention keeps
+    no scores.
+    """
+
+    method: Method = "lora"
+    cards: int = 1
+    nodes: int = 1
+    rows: int = 1
+    row_tokens: int = 1024
+    zero: int = 0
+    offload: Offload = "none"
+    recompute: bool = True
+    rank: int = 8
+    targets: tuple[str, ...] = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+    base: Base = "compute"
+    train_embeddings: bool = False
+    width_bytes: int = 2
+    flash: bool = True
+    checkpoints: int = 2
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of a micro batch."""
+        return self.rows * self.row_tokens
+
+
+@dataclass(frozen=True)
+class States:
+    """Bytes a trained parameter takes, or all of them: weights, gradients, optimizer (with masters), and
+    more at the step."""
+
+    weights: float
+    gradients: Range
+    optimizer: float
+    step: float = 0.0
+
+
+@dataclass(frozen=True)
+class Kept:
+    """Bytes of one layer's activations per token: so many per unit of hidden, query, key-value, ffn width."""
+
+    hidden: float
+    query: float
+    key_value: float
+    ffn: float
+
+
+@dataclass(frozen=True)
+class Profile:
+    """A training program, as far as memory goes; each figure has its source in profiles.py.
+
+    full, adapter, embeddings: what a trained parameter takes, of the model, of LoRA, of an embedding or head
+    beside LoRA. quantized_embedding_bytes: of embedding and head beside an int8 or int4 base. kept: what a
+    layer leaves for its backward. logit_bytes: of a logit at the loss; logits: most that exist at a time,
+    None: all. head_bytes: a trained embedding's or head's further copies, per parameter of one of them;
+    largest_bytes: the same at the optimizer's step. gathers: how whole tensors are brought together of
+    parts. shards: every rank keeps 1/N of all, whatever `zero` is. context: outside the allocator, None:
+    the card's own figure. offload_factor: the host's memory per byte that is moved there. checkpoint_bytes:
+    on the disk per trained parameter. maps_weights: loading copies nothing.
+    """
+
+    name: str
+    full: States
+    adapter: States
+    embeddings: States
+    quantized_embedding_bytes: float
+    kept: Kept
+    logit_bytes: Range
+    fragmentation: Range
+    logits: int | None = None
+    head_bytes: float = 0.0
+    largest_bytes: float = 0.0
+    gathers: Literal["none", "deepspeed", "mindspore"] = "none"
+    shards: bool = False
+    always_recomputes: bool = False
+    zero: tuple[int, ...] = (0,)
+    offload: tuple[Offload, ...] = ("none",)
+    context: Range | None = None
+    offload_factor: Range = ONCE
+    checkpoint_bytes: float = 12.0
+    maps_weights: bool = False

@@ -1,0 +1,213 @@
+"""tengtune plan, as people run it."""
+
+from __future__ import annotations
+
+import io
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import redirect_stderr, redirect_stdout
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.examples import EXAMPLES
+from tests.tiny import tiny_config
+
+from tengtune.cli.main import main
+from tengtune.ui import language
+
+SMOLLM2 = tiny_config(
+    hidden_size=576,
+    num_hidden_layers=30,
+    num_attention_heads=9,
+    num_key_value_heads=3,
+    intermediate_size=1536,
+    vocab_size=49152,
+    max_position_embeddings=8192,
+    tie_word_embeddings=True,
+)
+GOLDEN = {
+    # name: hardware, verdict of a card, expected GB a card, what the back end lacks
+    "ascend-qa.zh": ("910b4", "fits", 2.5, []),
+    "demo": ("910b4", "fits", 1.0, []),
+    "plan-a-14b-lora-1x32g": ("1x32g", "fits", 17.8, ["int8_base"]),
+    "plan-b-14b-full-4x32g": ("4x atlas-300t-a2", "fits", 15.3, ["zero_3", "offload_optimizer"]),
+    "qwen-7b-chat-lora-8x32g": ("8x32g", "fits", 17.4, []),
+    "qwen14b-8x64g": ("8x64g", "fits", 50.3, []),
+    "qwen2.5-7b-lora-1x64g": ("1x64g", "fits", 17.3, []),
+    "qwen7b-chat-8x910b": ("8x910b3", "fits", 32.4, []),
+}
+
+
+def plan(*arguments: str, lang: str = "en") -> tuple[int, str, str]:
+    """The command in this process: its exit code, stdout and stderr."""
+    out, err = io.StringIO(), io.StringIO()
+    with redirect_stdout(out), redirect_stderr(err), pytest.raises(SystemExit) as caught:
+        main(["plan", "--lang", lang, *arguments])
+    assert "Traceback" not in err.getvalue()
+    return int(caught.value.code or 0), out.getvalue(), err.getvalue()
+
+
+def data(*arguments: str) -> dict[str, Any]:
+    code, out, _ = plan(*arguments, "--json")
+    answer: dict[str, Any] = json.loads(out)
+    assert code == (3 if answer["verdict"] == "no" else 0)
+    return answer
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture(autouse=True)
+def language_of_its_own() -> Iterator[None]:
+    yield
+    language.choose(None)
+
+
+def test_no_example_is_left_out() -> None:
+    assert set(GOLDEN) == {path.stem for path in EXAMPLES.glob("*.yaml")}
+
+
+@pytest.mark.parametrize("name", GOLDEN)
+def test_every_example_has_its_verdict(name: str, tmp_path: Path) -> None:
+    cards, verdict, expected_gb, lacking = GOLDEN[name]
+    model = []
+    if name == "demo":
+        (tmp_path / "config.json").write_text(json.dumps(SMOLLM2), "utf-8")
+        model = ["-s", f"model={tmp_path}"]
+    answer = data(str(EXAMPLES / f"{name}.yaml"), "--hardware", cards, *model)
+    assert answer["card"]["verdict"] == verdict
+    assert answer["card"]["needs"]["expected"] / 1e9 == pytest.approx(expected_gb, abs=0.06)
+    assert answer["lacking"] == lacking
+
+
+ASKED = ("--model", "Qwen/Qwen-14B-Chat", "--hardware", "4x atlas-300t-a2", "--method", "full")
+
+
+def test_one_screen_with_the_sum_and_the_way_out() -> None:
+    code, out, err = plan(*ASKED, "--explain")
+    assert (code, err) == (3, "")
+    lines = out.splitlines()
+    assert lines[0] == "Qwen/Qwen-14B-Chat (14.17B), all weights, 4 x Atlas 300T A2"
+    assert any(line.startswith("one card") and "does not fit" in line for line in lines)
+    sums = [line.split() for line in lines if line.startswith("sum ")]
+    terms = ("weights", "gradients", "optimizer", "activations", "logits", "communication", "context", "frag")
+    assert all(any(line.startswith(term) for line in lines) for term in terms)
+    assert float(sums[0][1]) > 31.7
+    assert "parallel.offload: optimizer" in out
+    assert "tengtune has not got parallel.zero: 3, parallel.offload: optimizer yet" in out
+    assert "What tengtune runs today: " in out
+    assert "bytes a trained parameter: weight 2" in out
+    assert "is not confirmed by any source" in out
+
+
+def test_the_same_in_chinese() -> None:
+    code, out, _ = plan(*ASKED, "--explain", lang="zh")
+    assert code == 3
+    assert all(text in out for text in ("单卡显存", "放不下", "最小改动：", "碎片", "合计"))
+
+
+def test_the_terms_add_up() -> None:
+    card = data(*ASKED)["card"]
+    for bound in ("low", "expected", "high"):
+        assert sum(each[bound] for each in card["terms"].values()) == pytest.approx(
+            card["needs"][bound], abs=9
+        )
+
+
+@pytest.mark.parametrize(("host_gb", "verdict"), [(512, "fits"), (256, "no")])
+def test_the_hosts_memory_decides(host_gb: int, verdict: str) -> None:
+    offload = ("--zero", "3", "--offload", "all", "--host-memory", str(host_gb))
+    answer = data(*ASKED, *offload)
+    assert answer["card"]["verdict"] == "fits"
+    assert answer["host"]["verdict"] == answer["verdict"] == verdict
+
+
+def test_disk_is_judged_where_it_is_known() -> None:
+    answer = data(*ASKED, "--disk", "100", "--zero", "3", "--offload", "all")
+    assert (answer["disk"]["verdict"], answer["verdict"]) == ("no", "no")
+
+
+def test_full_tuning_takes_the_back_end_that_fits() -> None:
+    answer = data("--model", "Qwen/Qwen-7B-Chat", "--hardware", "8x 910b3", "--method", "full")
+    assert (answer["verdict"], answer["engine"], answer["lacking"]) == ("fits", "mindspore", [])
+
+
+def test_a_config_alone_is_enough(here: Path) -> None:
+    (here / "config.json").write_text(json.dumps(SMOLLM2), "utf-8")
+    for model in ("config.json", "."):
+        answer = data("--model", model, "--hardware", "910b4")
+        assert answer["parameters"] == 134_515_008 + 30 * 960  # and biases of q, k, v
+        assert answer["verdict"] == "fits"
+
+
+@pytest.mark.parametrize("asked", [("--engine", "hf-trainer"), ("--engine", "mindspore", "--method", "full")])
+def test_where_nothing_helps_that_is_said(asked: tuple[str, ...]) -> None:
+    """Four cards of 32 GB are less than the 145 GB of a 72B's weights in 16 bits."""
+    code, out, _ = plan("--model", "Qwen-72B", "--hardware", "910b4", *asked)
+    assert (code, "No one to three changes" in out) == (3, True)
+
+
+def test_a_cpu_has_this_machines_memory() -> None:
+    answer = data(
+        "--model", "Qwen2.5-72B-Instruct", "--hardware", "cpu", "--method", "full", "--host-memory", "64"
+    )
+    assert (answer["verdict"], answer["card"]["verdict"]) == ("no", "no")
+    answer = data("--model", "Qwen2.5-0.5B-Instruct", "--hardware", "cpu")
+    assert answer["host"]["there"] > 10**9
+
+
+def test_settings_of_a_run_file_count(here: Path) -> None:
+    (here / "run.yaml").write_text("model: Qwen/Qwen-14B-Chat\ndata: d.json\n", "utf-8")
+    short = data("run.yaml", "--hardware", "910b4", "-s", "train.recompute=full")
+    long = data("--hardware", "910b4", "-s", "data.seq_len=4096")
+    assert short["verdict"] == "tight"
+    assert long["verdict"] == "no"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (("--model", "Qwen/Qwen-15B-Chat", "--hardware", "910b4"), "plan.unknown_model"),
+        (("--model", "Qwen-7B", "--hardware", "atlas-800t-b2"), "plan.unknown_hardware"),
+        (("--model", "Qwen-7B", "--hardware", "310p3"), "plan.no_training"),
+        (("run.yaml", "--model", "Qwen-7B", "--hardware", "910b4"), "ui.wrong_option"),
+        (("run.yaml", "--method", "full", "--hardware", "910b4"), "ui.wrong_option"),
+        (("run.yaml", "--hardware", "2x910b4"), "plan.more_ranks"),
+        ((*ASKED, "--offload", "all", "--zero", "2"), "ui.wrong_option"),
+    ],
+)
+def test_faults_are_one_screen(arguments: tuple[str, ...], code: str, here: Path) -> None:
+    run = "model: Qwen/Qwen-7B-Chat\ndata: d.json\nparallel: {ranks: 4}\n"
+    (here / "run.yaml").write_text(run, "utf-8")
+    ended, out, err = plan(*arguments)
+    assert ended == (3 if code == "plan.no_training" else 2)
+    assert f" {code}," in err
+    assert out == ""
+
+
+def test_without_hardware_it_is_this_machines_cards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = Path(__file__).resolve().parents[1] / "fixtures/npu-smi/info_910B4-1_25.2.2_2card_procs.txt"
+    tool = tmp_path / "npu-smi"
+    tool.write_text(f"#!/bin/sh\ncat {table}\n", "utf-8")
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    answer = data("--model", "Qwen-7B")
+    assert (answer["hardware"], answer["strategy"]["cards"]) == ("910B4-1", 2)
+    assert answer["card"]["nominal"] == 64 << 30
+    assert answer["host"]["there"] > 10**9
+
+
+def test_no_framework_and_no_pydantic_are_loaded() -> None:
+    code = (
+        "import sys\nfrom tengtune.cli.main import _guarded\n"
+        f"_guarded(['plan', '--quiet', *{list(ASKED)!r}])\n"
+        "print(sorted({'torch', 'mindspore', 'numpy', 'pydantic', 'rich'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"

@@ -1,0 +1,311 @@
+"""The planner's sum: counts, verdicts that are known from elsewhere, and what must hold of any plan."""
+
+from __future__ import annotations
+
+import csv
+import math
+from dataclasses import replace
+from importlib import resources
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tengtune.models import known
+from tengtune.models.spec import ModelSpec
+from tengtune.plan import hardware, judge, memory, remedy
+from tengtune.plan.judge import Plan
+from tengtune.plan.profiles import OURS, PROFILES
+from tengtune.plan.strategy import Range, Strategy
+from tengtune.ui.problems import Problem
+
+FACTS = resources.files("tengtune.facts")
+MODELS = list(csv.DictReader(FACTS.joinpath("models.csv").read_text("utf-8").splitlines()))
+
+
+def qwen(name: str) -> ModelSpec:
+    spec = known.spec(name)
+    assert spec is not None
+    return spec
+
+
+def plan(model: str, cards: str, engine: str = "torch", host_gb: float | None = None, **asked: Any) -> Plan:
+    found = hardware.find(cards)
+    if host_gb is not None:
+        found = replace(found, host_bytes=int(host_gb * 1e9))
+    return judge.make(qwen(model), Strategy(cards=found.count or 1, **asked), engine, found)
+
+
+@pytest.mark.parametrize("row", MODELS, ids=lambda row: row["name"])
+def test_counts_are_exact(row: dict[str, str]) -> None:
+    spec = qwen(row["name"])
+    count = memory.counts(spec)
+    assert count.total == spec.parameters() == int(row["params"])
+    assert count.total - count.embeddings == int(row["params_non_embed"])
+
+
+@pytest.mark.parametrize(
+    ("name", "known_as"),
+    [
+        ("Qwen/Qwen-14B-Chat", "Qwen-14B"),
+        ("qwen2.5-7b-instruct", "Qwen2.5-7B"),
+        ("Qwen3-8B-Base", "Qwen3-8B"),
+    ],
+)
+def test_models_by_the_names_of_hubs(name: str, known_as: str) -> None:
+    assert known.spec(name) == qwen(known_as)
+    assert known.spec("Qwen/Qwen-15B") is None
+
+
+def test_the_adapter_of_qwen1_shares_one_a() -> None:
+    """c_attn 5120 -> 15360, c_proj 5120 -> 5120, w1 and w2 5120 -> 13696, c_proj 13696 -> 5120; 40 layers."""
+    width = (5120 + 15360) + (5120 + 5120) + 2 * (5120 + 13696) + (13696 + 5120)
+    wanted = ("c_attn", "c_proj", "w1", "w2")
+    assert memory.adapter_parameters(qwen("Qwen-14B"), 8, wanted) == 8 * 40 * width
+
+
+# Verdicts. 14.17B parameters are 28.3 GB in 16 bits and 227 GB of states in mixed precision.
+
+
+@pytest.mark.parametrize(("cards", "least"), [(2, 127.5), (4, 77.9), (8, 53.1)])
+def test_14b_full_with_zero_2_does_not_fit_32_gb(cards: int, least: float) -> None:
+    made = plan("Qwen-14B", f"{cards}x910b4", "deepspeed", method="full", zero=2)
+    assert made.card_verdict == "no"
+    states = made.card.weights + made.card.gradients + made.card.optimizer
+    assert states.low / 1e9 == pytest.approx(least, abs=0.1)  # 2P + 14P/N
+    assert made.card.total.low > states.low
+
+
+def test_14b_lora_in_16_bits_is_at_the_limit_of_32_gb() -> None:
+    made = plan("Qwen-14B", "910b4")
+    assert made.card_verdict in ("no", "tight")
+    assert made.card.weights.expected > 28.3e9
+
+
+@pytest.mark.parametrize(
+    ("rank", "base", "below_20"),
+    [(8, "int8", True), (16, "int8", True), (64, "int8", False), (64, "int8-all", True)],
+)
+def test_14b_lora_on_an_int8_base_and_20_gb(rank: int, base: str, below_20: bool) -> None:
+    made = plan("Qwen-14B", "910b4", rank=rank, base=base)
+    assert made.card_verdict == "fits"
+    assert (made.card.total.expected < 20e9) == below_20
+    assert made.lacking == (("int8_base",) if base == "int8" else ("int8_all",))
+
+
+@pytest.mark.parametrize(("host_gb", "verdict"), [(512, "fits"), (256, "no"), (128, "no"), (None, "unknown")])
+def test_14b_full_offloaded_needs_the_hosts_memory(host_gb: float | None, verdict: str) -> None:
+    made = plan("Qwen-14B", "4x910b4", "deepspeed", host_gb, method="full", zero=3, offload="all")
+    assert made.card_verdict == "fits"
+    assert made.host.low / 1e9 == pytest.approx(255, abs=1)  # 18 bytes a parameter
+    assert made.host.expected / 1e9 == pytest.approx(382.5, abs=1)  # and DeepSpeed's buffers
+    assert made.host_verdict == verdict
+    assert made.verdict == ("fits" if verdict == "unknown" else verdict)
+
+
+@pytest.mark.parametrize(("engine", "zero"), [("deepspeed", 2), ("deepspeed", 3), ("mindspore", 0)])
+def test_7b_full_fits_eight_cards_of_64_gb(engine: str, zero: int) -> None:
+    assert plan("Qwen-7B", "8x910b3", engine, method="full", zero=zero).verdict == "fits"
+
+
+@pytest.mark.parametrize(("parameters", "host_gb"), [(9.4e9, 252), (32.76e9, 744)])
+def test_the_two_runs_that_were_killed_are_short(parameters: float, host_gb: float) -> None:
+    """GLM4-9B and a 32B under ZeRO-3 with offload: the host's memory was full and the run killed."""
+    qwen32 = plan("Qwen2.5-32B", "8x64g", "deepspeed", method="full", zero=3, offload="all")
+    scaled = qwen32.host.expected * parameters / qwen("Qwen2.5-32B").parameters()
+    assert scaled > host_gb * 1e9
+
+
+def test_a_reported_out_of_memory_does_not_fit() -> None:
+    assert plan("Qwen-72B", "910b4").card_verdict == "no"
+    assert plan("Qwen-72B", "a100-80g", "hf-trainer").card_verdict == "no"
+
+
+# What must hold of any plan.
+
+STRATEGIES = st.builds(
+    Strategy,
+    method=st.sampled_from(["lora", "full"]),
+    cards=st.integers(2, 64),
+    rows=st.integers(1, 8),
+    row_tokens=st.integers(8, 32768),
+    zero=st.integers(0, 3),
+    recompute=st.booleans(),
+    rank=st.integers(1, 256),
+    base=st.sampled_from(["compute", "int8", "int8-all", "int4"]),
+    train_embeddings=st.booleans(),
+    width_bytes=st.sampled_from([2, 4]),
+    flash=st.booleans(),
+)
+SPECS = st.sampled_from([qwen(row["name"]) for row in MODELS])
+ENGINES = st.sampled_from(list(PROFILES))
+CARD = hardware.find("910b4")
+
+
+def total(spec: ModelSpec, strategy: Strategy, engine: str) -> Range:
+    return judge.make(spec, strategy, engine, CARD).card.total
+
+
+@settings(max_examples=80, deadline=None, derandomize=True)
+@given(SPECS, STRATEGIES, ENGINES)
+def test_figures_are_finite_and_in_order(spec: ModelSpec, strategy: Strategy, engine: str) -> None:
+    made = judge.make(spec, strategy, engine, CARD)
+    for each in (*made.card.terms.values(), made.card.total, made.host, made.disk):
+        assert 0 <= each.low <= each.expected <= each.high
+        assert math.isfinite(each.high)
+    assert made.card.total.expected == pytest.approx(sum(t.expected for t in made.card.terms.values()))
+
+
+@settings(max_examples=80, deadline=None, derandomize=True)
+@given(SPECS, STRATEGIES, ENGINES, st.integers(1, 64))
+def test_more_cards_never_need_more_a_card(
+    spec: ModelSpec, strategy: Strategy, engine: str, more: int
+) -> None:
+    """From two cards on: a second one brings the buffers through which they talk."""
+    larger = replace(strategy, cards=strategy.cards + more)
+    assert total(spec, larger, engine).expected <= total(spec, strategy, engine).expected * (1 + 1e-12)
+
+
+@settings(max_examples=80, deadline=None, derandomize=True)
+@given(SPECS, STRATEGIES, ENGINES, st.integers(1, 32768))
+def test_longer_rows_never_need_less(spec: ModelSpec, strategy: Strategy, engine: str, more: int) -> None:
+    longer = replace(strategy, row_tokens=strategy.row_tokens + more)
+    before, after = total(spec, strategy, engine), total(spec, longer, engine)
+    assert after.expected >= before.expected * (1 - 1e-12)
+    assert after.high >= before.high * (1 - 1e-12)
+
+
+@settings(max_examples=80, deadline=None, derandomize=True)
+@given(SPECS, STRATEGIES)
+def test_offload_never_raises_a_cards_memory(spec: ModelSpec, strategy: Strategy) -> None:
+    needs = [
+        total(spec, replace(strategy, zero=max(strategy.zero, 2), offload=offload), "deepspeed").expected
+        for offload in ("none", "optimizer", "all")
+    ]
+    assert needs == sorted(needs, reverse=True)
+
+
+# Remedies.
+
+
+def test_the_smallest_change_is_one_and_makes_it_fit() -> None:
+    made = plan("Qwen-14B", "4x910b4", method="full", zero=3)
+    assert made.card_verdict == "no"
+    found = remedy.smallest(made)
+    assert found is not None
+    assert [str(change) for change in found.changes] == ["parallel.offload: optimizer"]
+    assert found.plan.verdict == "fits"
+
+
+def test_what_runs_today_lacks_nothing() -> None:
+    made = plan("Qwen-14B", "4x910b4", method="full", zero=3)
+    later, today = remedy.advice(made)
+    assert later.plan.lacking == ("zero_3", "offload_optimizer")
+    assert today.plan.lacking == ()
+    assert today.plan.verdict == "fits"
+
+
+def test_a_plan_that_fits_needs_no_advice() -> None:
+    assert remedy.advice(plan("Qwen-7B", "8x32g")) == []
+
+
+def test_nothing_is_proposed_where_nothing_helps() -> None:
+    tiny = replace(hardware.find("910b4"), usable_bytes=10**9)
+    made = judge.make(qwen("Qwen-72B"), Strategy(), "torch", tiny)
+    assert remedy.smallest(made) is None
+
+
+# Hardware.
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "count", "gib", "generation"),
+    [
+        ("4x atlas-300t-a2", "Atlas 300T A2", 4, 32, "A2"),
+        ("910b4", "910B4", None, 32, "A2"),
+        ("910B4-1", "910B4-1", None, 64, "A2"),
+        ("Ascend 910B3", "910B3", None, 64, "A2"),
+        ("8x Atlas 800T A2", "Atlas 800T A2", 8, 64, "A2"),
+        ("Atlas 800T A2", "Atlas 800T A2", 8, 64, "A2"),
+        ("2x8x 910b4", "910B4", 16, 32, "A2"),
+        ("910b3*8", "910B3", 8, 64, "A2"),
+        ("8x910b", "910B", 8, 64, "A2"),
+        ("8x 910b-32g", "910B", 8, 32, "A2"),
+        ("910a", "910A", None, 32, "910"),
+        ("16x910c", "910C", 16, 64, "A3"),
+        ("a100-80g", "A100 80 GB", None, 80, None),
+        ("NVIDIA A100-SXM4-80GB", "A100 80 GB", None, 80, None),
+        ("a100 40g", "A100 40 GB", None, 40, None),
+        ("8x32g", "32 GB", 8, 32, None),
+        ("8 × 64GB", "64 GB", 8, 64, None),
+    ],
+)
+def test_names_people_use(text: str, name: str, count: int | None, gib: int, generation: str | None) -> None:
+    found = hardware.find(text)
+    assert (found.name, found.count, found.generation) == (name, count, generation)
+    assert found.memory_bytes == gib << 30
+
+
+def test_machines_and_cards() -> None:
+    assert hardware.find("2x8x 910b4").nodes == 2
+    assert hardware.find("cpu").is_cpu
+
+
+@pytest.mark.parametrize(
+    ("text", "doubt"),
+    [
+        ("8x Atlas 800T A2", "plan.counted_cards"),
+        ("atlas-300t-a2", "plan.memory_unproved"),
+        ("8x910b", "plan.which_910b"),
+        ("a100-80g", "plan.nominal"),
+        ("8x32g", "plan.any_card"),
+        ("8x48g", "plan.nominal"),
+    ],
+)
+def test_what_is_not_certain_is_said(text: str, doubt: str) -> None:
+    assert doubt in hardware.find(text).doubts
+
+
+def test_what_nobody_measured_is_not_called_fit_near_the_limit() -> None:
+    """77 GB of a nominal 80: who knows."""
+    made = plan("Qwen-7B", "a100-80g", "ms-swift", method="full")
+    assert made.hardware.usable_bytes is None
+    assert made.card_verdict == "unknown"
+
+
+@pytest.mark.parametrize("text", ["atlas-800t-b2", "", "x", "8x", "0x910b4", "3x910b4x2", "910b5"])
+def test_unknown_hardware_is_a_problem(text: str) -> None:
+    with pytest.raises(Problem) as caught:
+        hardware.find(text)
+    assert caught.value.code == "plan.unknown_hardware"
+    assert caught.value.values["near"]
+
+
+def test_an_inference_card_is_refused() -> None:
+    with pytest.raises(Problem) as caught:
+        hardware.find("4x310p3")
+    assert (caught.value.code, caught.value.exit_code) == ("plan.no_training", 3)
+
+
+def test_chips_are_those_of_the_doctor() -> None:
+    """A trainable chip that npus.yaml knows has a memory here, and no other is listed."""
+    npus = yaml.safe_load(FACTS.joinpath("npus.yaml").read_text("utf-8"))
+    trains = {name for name, each in npus["names"].items() if npus["generations"][each]["trainable"]}
+    assert set(hardware.facts()["chips"]) == trains | {"A3"}
+    products = hardware.facts()["products"].values()
+    assert {each["chip"] for each in products} <= set(hardware.facts()["chips"])
+
+
+# Our back ends.
+
+
+def test_profiles_share_as_the_capabilities_say() -> None:
+    """A ZeRO level or offload that a back end learns must be reckoned as it does it."""
+    table = yaml.load(FACTS.joinpath("capabilities.yaml").read_text("utf-8"), Loader=yaml.BaseLoader)
+    for engine in OURS:
+        has = {level for level in (1, 2, 3) if "yes" in table[f"zero_{level}"][engine].values()}
+        assert set(PROFILES[engine].zero) - {0} == has
+        offloads = "yes" in table["offload_optimizer"][engine].values()
+        assert ("optimizer" in PROFILES[engine].offload) == offloads
