@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -84,3 +86,41 @@ def test_after_a_killed_rank_the_other_back_end_goes_on(alone: Path, tmp_path: P
     while schedulers(run) and time.monotonic() < deadline:
         time.sleep(0.1)
     assert not schedulers(run)
+
+
+def ignores(pid: int, number: int) -> bool:
+    """Whether a process ignores a signal."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    return bool(int(status.partition("SigIgn:")[2].split()[0], 16) >> (number - 1) & 1)
+
+
+def test_the_scheduler_outlives_what_asks_the_ranks_to_end() -> None:
+    """A Ctrl-C reaches it as well, and the ranks can't save without it. It ends with who started it."""
+    environment = {"MS_ROLE": "MS_SCHED", "MS_WORKER_NUM": "2", "MS_SCHED_HOST": "127.0.0.1"}
+    starter = subprocess.Popen(
+        [
+            *(sys.executable, "-c"),
+            "import os, subprocess, sys, time\n"
+            "module = [sys.executable, '-m', 'tengtune.backends.mindspore.scheduler', str(os.getpid())]\n"
+            "print(subprocess.Popen(module).pid, flush=True)\ntime.sleep(300)",
+        ],
+        env={**os.environ, **environment, "MS_SCHED_PORT": str(free_port())},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    assert starter.stdout
+    with starter.stdout:
+        scheduler = int(starter.stdout.readline())
+        deadline = time.monotonic() + 60
+        while not ignores(scheduler, signal.SIGHUP) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            os.kill(scheduler, number)
+        time.sleep(0.5)
+        assert ignores(scheduler, signal.SIGINT)  # it is still there
+        starter.kill()
+        starter.wait()
+    while Path(f"/proc/{scheduler}").exists() and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert not Path(f"/proc/{scheduler}").exists()

@@ -6,6 +6,7 @@ It brings the ranks together, and ends with them, or with the process PID that s
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import threading
 import time
@@ -14,6 +15,9 @@ from contextlib import suppress
 
 def main() -> None:
     """Serve until all ranks have left."""
+    # What asks the ranks to end reaches their whole process group; they need us until they have saved.
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
     _leave_with(int(sys.argv[1]))
     import mindspore
 
