@@ -151,8 +151,10 @@ def test_what_is_refused_is_all_that_is_wrong(name: str) -> None:
 
 @pytest.mark.parametrize("name", ALIKE)
 def test_what_is_alike_is_refused_nothing(name: str) -> None:
-    recipe = recipes.load(EXAMPLES / f"{name}.yaml")
-    capabilities.refuse(recipe, from_config(ALIKE[name]), recipe.backend)
+    recipe, spec = recipes.load(EXAMPLES / f"{name}.yaml"), from_config(ALIKE[name])
+    asked = [each.name for each in capabilities.FEATURES.values() if each.asked(recipe, spec)]
+    assert {"full", "float16", "ranks", "zero_3"} <= set(asked)
+    assert all(capabilities.has(each, recipe.backend) for each in asked)
 
 
 @pytest.mark.parametrize("name", [*REHEARSED, *REFUSED, *ALIKE])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
@@ -272,6 +273,7 @@ def test_names_that_are_loaded() -> None:
         "my_mindrecord",
         "数据.mindrecord",
     ):
+        assert re.search(r"mindrecord0*$", name)  # mindformers' own expression
         check_name(Path(name))
 
 

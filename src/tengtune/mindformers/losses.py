@@ -17,12 +17,8 @@ def notes(work: Job) -> list[Note]:
 
 def _data(work: Job) -> Iterator[Note]:
     data, qwen1 = work.recipe.data, work.spec.family == "qwen1"
-    if work.given:
-        pass  # its labels are what they are
-    elif not qwen1:
-        yield Note("trap", "data.policy", "trap_labels_new")
-    elif data.policy == "assistant":
-        yield Note("trap", "data.policy", "trap_labels_qwen1")
+    if not work.given and (not qwen1 or data.policy == "assistant"):  # of a MindRecord the labels are fixed
+        yield Note("trap", "data.policy", "trap_labels_qwen1" if qwen1 else "trap_labels_new")
     if data.pack:
         yield Note("none", "data.pack", "lose_pack")
     if data.heldout:
