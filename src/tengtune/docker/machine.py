@@ -7,9 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from tengtune.docker.table import read
-
-HUAWEI = "0x19e5"
+from tengtune.host.chips import on_the_bus
+from tengtune.host.place import Output, Place
 
 
 @dataclass(frozen=True)
@@ -43,7 +42,7 @@ def look(root: Path = Path("/")) -> Machine:
     return Machine(
         cards=tuple(sorted(nodes)),
         group=nodes[min(nodes)].stat().st_gid if nodes else None,
-        chip=_chip(root / "sys/bus/pci/devices"),
+        chip=_chip(root),
         driver=driver.lower() if driver else None,
         ascend=ascend.rstrip("/"),
         architecture=platform.machine(),
@@ -61,14 +60,7 @@ def _settings(path: Path) -> Mapping[str, str]:
     return {key.strip(): value.strip() for key, _, value in pairs if value.strip()}
 
 
-def _chip(devices: Path) -> str | None:
+def _chip(root: Path) -> str | None:
     """The one kind of card on the PCI bus; None for none, and for several."""
-    found = set()
-    for device in devices.glob("*"):
-        try:
-            if (device / "vendor").read_text(encoding="ascii").strip() == HUAWEI:
-                found.add((device / "device").read_text(encoding="ascii").strip().removeprefix("0x"))
-        except (OSError, UnicodeDecodeError):
-            continue
-    kinds = {kind for number, kind in read("images")["chips"].items() if number in found}
+    kinds = {generation.name for _, generation in on_the_bus(Place(root), Output(""))}
     return kinds.pop() if len(kinds) == 1 else None
