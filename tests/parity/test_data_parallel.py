@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-
-from tengtune.cluster.launch import _free_port
-from tengtune.cluster.place import Place
+from tests.ranks_lab import run_ranks
 
 STEPS = 5
 SCRIPT = """
@@ -56,20 +51,8 @@ else:
 
 def train(out: Path, world: int, *arguments: Any) -> dict[str, np.ndarray]:
     """Run SCRIPT with so many ranks; what rank 0 wrote."""
-    master = f"127.0.0.1:{_free_port()}"
-    command = [sys.executable, "-c", SCRIPT, *map(str, arguments[:3]), str(out), *map(str, arguments[3:])]
-    processes = [
-        subprocess.Popen(
-            command,
-            env={**os.environ, **Place(rank, world, rank, world).environment(master)},
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(world)
-    ]
-    for process in processes:
-        _, errors = process.communicate(timeout=120)
-        assert process.returncode == 0, errors
+    words = [*map(str, arguments[:3]), str(out), *map(str, arguments[3:])]
+    run_ranks(SCRIPT, world, *words)
     with np.load(out) as found:
         return dict(found)
 

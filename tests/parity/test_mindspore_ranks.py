@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
-
-from tengtune.cluster.launch import _free_port
-from tengtune.cluster.place import Place
+from tests.ranks_lab import run_ranks
 
 WORLD = 2
 SCRIPT = """
@@ -60,20 +55,7 @@ for case in ("lora", "full", "float16"):
 
 def train(folder: Path, world: int) -> None:
     """Run SCRIPT with so many ranks, which write `<world>_<method>_<rank>.npz`."""
-    master = f"127.0.0.1:{_free_port()}"
-    command = [sys.executable, "-c", SCRIPT, str(folder / str(world))]
-    processes = [
-        subprocess.Popen(
-            command,
-            env={**os.environ, **Place(rank, world, rank, world).environment(master)},
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(world)
-    ]
-    ends = [(process.communicate(timeout=240)[1], process.returncode) for process in processes]
-    for errors, code in ends:
-        assert code == 0, errors[-3000:]
+    run_ranks(SCRIPT, world, str(folder / str(world)))
 
 
 def joined(files: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
