@@ -2,8 +2,8 @@
 
     python bench/planner.py [--rows]
 
-measurements.csv has the published figures with their sources. Scored are rows with a model that is known,
-rows of a known length, and a way of sharing that the planner has; what is left out is counted. "fitted
+facts/measurements.csv has the published figures with their sources. Scored are rows with a model that is
+known, rows of a known length, and a way of sharing that the planner has; what is left out is counted. "fitted
 without" leaves one model size out at a time: bytes a logit, slack and context of each program are fitted on
 the other sizes.
 """
@@ -16,8 +16,8 @@ import re
 import statistics
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from importlib import resources
 from itertools import product
-from pathlib import Path
 
 from tengtune.models import known
 from tengtune.models.spec import ModelSpec
@@ -25,7 +25,7 @@ from tengtune.plan import memory
 from tengtune.plan.profiles import DEEPSPEED, HF_TRAINER, MS_SWIFT
 from tengtune.plan.strategy import Profile, Strategy, exactly
 
-TABLE = Path(__file__).with_name("measurements.csv")
+TABLE = resources.files("tengtune.facts").joinpath("measurements.csv")
 GIB = 1 << 30
 IDLE = 3.3e9
 """What npu-smi shows of an idle 910B3; rows of that kind are npu-smi's view."""
