@@ -11,125 +11,48 @@ the other sizes.
 from __future__ import annotations
 
 import argparse
-import csv
-import re
 import statistics
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
-from importlib import resources
+from dataclasses import replace
 from itertools import product
 
-from tengtune.models import known
-from tengtune.models.spec import ModelSpec
-from tengtune.plan import memory
-from tengtune.plan.profiles import DEEPSPEED, HF_TRAINER, MS_SWIFT
-from tengtune.plan.strategy import Profile, Strategy, exactly
+from tengtune.plan import memory, published
+from tengtune.plan.published import Row
+from tengtune.plan.strategy import Profile, exactly
 
-TABLE = resources.files("tengtune.facts").joinpath("measurements.csv")
-GIB = 1 << 30
-IDLE = 3.3e9
-"""What npu-smi shows of an idle 910B3; rows of that kind are npu-smi's view."""
-_LLAMA = ("llama2-7b", "llama-7b")
-_ALIASES = {"qwen-1.8b": "Qwen-1_8B", "14b": "Qwen1.5-14B", "qwen1half-7b": "Qwen1.5-7B"}
-_ATTENTION = ("q_proj", "k_proj", "v_proj")
 _GRID = list(product((6, 8, 10, 12, 14, 18, 22, 27, 30, 34), (1.0, 1.02, 1.05, 1.08), (0.3e9, 1.0e9, 1.8e9)))
-
-
-@dataclass(frozen=True)
-class Row:
-    """A published peak and what was run. `exact`: the rows' length is known, not only its limit."""
-
-    source: str
-    spec: ModelSpec
-    strategy: Strategy
-    profile: Profile
-    peak_bytes: float
-    idle_bytes: float
-    exact: bool
-
-    def predicted(self, profile: Profile | None = None) -> float:
-        """The expected peak by the planner."""
-        context, link = exactly(0.44e9), 0.2e9
-        card = memory.card_bytes(self.spec, self.strategy, profile or self.profile, context, link)
-        return card.total.expected + self.idle_bytes
-
-    def naive(self) -> float:
-        """16 bytes a trained parameter, 2 a frozen one, shared as ZeRO shares."""
-        trained = memory.trained_parameters(self.spec, self.strategy)
-        frozen = 0 if self.strategy.method == "full" else self.spec.parameters()
-        cards = self.strategy.cards if self.strategy.zero == 3 else 1
-        return (16.0 * trained + 2.0 * frozen) / cards
-
-    @property
-    def class_name(self) -> str:
-        base = "" if self.strategy.base == "compute" else f" {self.strategy.base}"
-        sharing = f" zero {self.strategy.zero}" if self.strategy.cards > 1 else ""
-        return f"{self.profile.name} {self.strategy.method}{base}{sharing}"
 
 
 def read() -> tuple[list[Row], int]:
     """The rows that can be scored, and how many peaks cannot."""
-    with TABLE.open(encoding="utf-8") as stream:
-        entries = [each for each in csv.DictReader(stream) if re.match(r"[\d.]+$", each["peak_mem_GB"])]
-    rows = [row for row in map(_row, entries) if row]
-    return rows, len(entries) - len(rows)
+    peaks = sum(map(published.has_peak, published.entries()))
+    rows = [row for row in published.rows() if row.peak_bytes is not None]
+    return rows, peaks - len(rows)
 
 
-def _row(entry: dict[str, str]) -> Row | None:
-    spec, strategy, profile = _spec(entry["model"]), _strategy(entry), _profile(entry)
-    if spec is None or strategy is None or profile is None or "ESTIMATE" in entry["notes"]:
-        return None
-    unit = GIB if "GiB" in entry["stated"] or "GiB" in entry["notes"] else 1e9
-    idle = IDLE if "npu-smi" in entry["notes"] else 0.0
-    exact = entry["seq_len"].isdecimal()
-    peak = float(entry["peak_mem_GB"]) * unit
-    return Row(entry["source_repo_or_doc"], spec, strategy, profile, peak, idle, exact)
+def predicted(row: Row) -> float:
+    """The expected peak by the planner."""
+    return row.predicted()
 
 
-def _spec(model: str) -> ModelSpec | None:
-    name = re.sub(r"[_-](chat|instruct|int4|int8)\b.*|\s.*", "", model.lower().replace("_", "-"))
-    name = name.replace("qwen-1-8b", "qwen-1.8b")
-    return known.spec(_ALIASES.get(name, name))
+def naive(row: Row) -> float:
+    """16 bytes a trained parameter, 2 a frozen one, shared as ZeRO shares."""
+    trained = memory.trained_parameters(row.spec, row.strategy)
+    frozen = 0 if row.strategy.method == "full" else row.spec.parameters()
+    cards = row.strategy.cards if row.strategy.zero == 3 else 1
+    return (16.0 * trained + 2.0 * frozen) / cards
 
 
-def _strategy(entry: dict[str, str]) -> Strategy | None:
-    shared = re.match(r"(single|dp|zero(\d))(?! \+)", entry["strategy"])
-    length = re.search(r"\d+", entry["seq_len"])
-    if not shared or not length or "liger" in entry["notes"]:
-        return None
-    method, swift = entry["method"], "ms-swift" in entry["source_repo_or_doc"]
-    full_script = method == "full" and not swift and "8 B/param" not in entry["notes"]
-    base = "int8" if "int8" in method else "int4" if method.startswith("qlora") else "compute"
-    return replace(
-        Strategy(),
-        method="full" if method.startswith("full") else "lora",
-        cards=int(entry["devices"]),
-        rows=int(entry["micro_batch"]),
-        row_tokens=int(length[0]),
-        zero=int(shared[2] or (2 if full_script else 0)),
-        recompute=entry["recompute"] != "none",
-        rank=int(entry["lora_rank"] or 8),
-        base=base,
-        targets=_ATTENTION if swift else Strategy().targets,
-        train_embeddings=method == "lora+emb",
-        flash=entry["flash_attn"] not in ("no", "false"),
-    )
+def class_name(row: Row) -> str:
+    base = "" if row.strategy.base == "compute" else f" {row.strategy.base}"
+    sharing = f" zero {row.strategy.zero}" if row.strategy.cards > 1 else ""
+    return f"{row.profile.name} {row.strategy.method}{base}{sharing}"
 
 
-def _profile(entry: dict[str, str]) -> Profile | None:
-    source, method, shared = entry["source_repo_or_doc"], entry["method"], entry["strategy"]
-    if source == "QwenLM/Qwen":
-        if "8 B/param" in entry["notes"] and method == "full":
-            return replace(HF_TRAINER, full=MS_SWIFT.full)  # all in bfloat16
-        # Its GPTQ and full scripts run DeepSpeed on one card, too.
-        if method.startswith("qlora"):
-            return replace(DEEPSPEED, logit_bytes=exactly(8))
-        return HF_TRAINER if method.startswith("lora") and shared == "single" else DEEPSPEED
-    if source.startswith("QwenLM/"):
-        return HF_TRAINER
-    if source == "modelscope/ms-swift":
-        return DEEPSPEED if method == "full" and "zero" in shared else MS_SWIFT
-    return None
+def peak(row: Row) -> float:
+    """The published peak in bytes; every row that is scored has one."""
+    assert row.peak_bytes is not None
+    return row.peak_bytes
 
 
 def scores(errors: Iterable[float]) -> str:
@@ -145,7 +68,7 @@ def scores(errors: Iterable[float]) -> str:
 
 def error(row: Row, guess: Callable[[Row], float]) -> float:
     """Relative error; positive: too much was predicted."""
-    return guess(row) / row.peak_bytes - 1
+    return guess(row) / peak(row) - 1
 
 
 def fitted(rows: Sequence[Row], profile: Profile) -> Profile:
@@ -192,21 +115,21 @@ def main() -> None:
     print(
         f"{len(exact)} peaks of rows of a known length; {len(limits)} with a limit only; {left_out} left out"
     )
-    print("planner            ", scores(error(row, Row.predicted) for row in exact))
+    print("planner            ", scores(error(row, predicted) for row in exact))
     print("fitted without size", scores(held_out(exact)))
-    print("16 bytes a param   ", scores(error(row, Row.naive) for row in exact))
-    print("limit only: planner", scores(error(row, Row.predicted) for row in limits))
-    print("limit only: 16 B   ", scores(error(row, Row.naive) for row in limits))
-    for name in sorted({row.class_name for row in exact}):
-        errors = [error(row, Row.predicted) for row in exact if row.class_name == name]
+    print("16 bytes a param   ", scores(error(row, naive) for row in exact))
+    print("limit only: planner", scores(error(row, predicted) for row in limits))
+    print("limit only: 16 B   ", scores(error(row, naive) for row in limits))
+    for name in sorted({class_name(row) for row in exact}):
+        errors = [error(row, predicted) for row in exact if class_name(row) == name]
         print(f"  {name:28} {scores(errors)}  mean {statistics.fmean(errors):+.1%}")
     for row in rows if arguments.rows else []:
         mark = "" if row.exact else "<="
         print(
-            f"{row.source:20} {row.class_name:28} h {row.spec.hidden} x {row.strategy.cards}"
+            f"{row.source:20} {class_name(row):28} h {row.spec.hidden} x {row.strategy.cards}"
             f" {row.strategy.rows} x {mark}{row.strategy.row_tokens}"
-            f"  {row.peak_bytes / 1e9:6.1f} GB, planner {row.predicted() / 1e9:6.1f}"
-            f" ({error(row, Row.predicted):+.0%}), naive {row.naive() / 1e9:6.1f}"
+            f"  {peak(row) / 1e9:6.1f} GB, planner {row.predicted() / 1e9:6.1f}"
+            f" ({error(row, predicted):+.0%}), naive {naive(row) / 1e9:6.1f}"
         )
 
 

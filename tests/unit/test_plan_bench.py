@@ -27,11 +27,11 @@ def bench() -> ModuleType:
 def test_it_is_near_published_peaks_and_nearer_than_the_naive_rule(bench: ModuleType) -> None:
     rows = [row for row in bench.read()[0] if row.exact]
     assert len(rows) == 79
-    errors = [abs(bench.error(row, bench.Row.predicted)) for row in rows]
+    errors = [abs(bench.error(row, bench.predicted)) for row in rows]
     assert statistics.median(errors) < 0.05
     assert sum(error <= 0.1 for error in errors) >= 0.8 * len(rows)
     assert sum(error <= 0.2 for error in errors) >= 0.94 * len(rows)
-    naive = [abs(bench.error(row, bench.Row.naive)) for row in rows]
+    naive = [abs(bench.error(row, bench.naive)) for row in rows]
     assert statistics.median(naive) > 5 * statistics.median(errors)
 
 

@@ -1,0 +1,139 @@
+"""Published peaks and speeds, facts/measurements.csv, as plans of the programs that were run."""
+
+from __future__ import annotations
+
+import csv
+import functools
+import re
+from dataclasses import dataclass, replace
+from importlib import resources
+
+from tengtune.models import known
+from tengtune.models.spec import ModelSpec
+from tengtune.plan import memory
+from tengtune.plan.profiles import DEEPSPEED, HF_TRAINER, MINDFORMERS, MS_SWIFT
+from tengtune.plan.strategy import Profile, Strategy, exactly
+
+GIB = 1 << 30
+IDLE = 3.3e9
+"""What npu-smi shows of an idle 910B3; rows of that kind are npu-smi's view."""
+_ALIASES = {"qwen-1.8b": "Qwen-1_8B", "14b": "Qwen1.5-14B", "qwen1half-7b": "Qwen1.5-7B"}
+_ATTENTION = ("q_proj", "k_proj", "v_proj")
+_NUMBER = re.compile(r"[\d.]+")
+
+
+@dataclass(frozen=True)
+class Row:
+    """What was run, and what was published of it.
+
+    source: the repository or document; where: the place in it. peak_bytes: of one card, None where only the
+    speed was published. idle_bytes: what is in the peak though no training holds it. tokens_per_s: of one
+    card. exact: the rows' length is known, not only its limit.
+    """
+
+    source: str
+    where: str
+    model: str
+    device: str
+    spec: ModelSpec
+    strategy: Strategy
+    profile: Profile
+    peak_bytes: float | None
+    idle_bytes: float
+    tokens_per_s: float | None
+    exact: bool
+
+    def predicted(self, profile: Profile | None = None) -> float:
+        """The expected peak by the planner, in bytes."""
+        context, link = exactly(0.44e9), 0.2e9
+        card = memory.card_bytes(self.spec, self.strategy, profile or self.profile, context, link)
+        return card.total.expected + self.idle_bytes
+
+
+@functools.cache
+def entries() -> tuple[dict[str, str], ...]:
+    """All lines of the table."""
+    text = resources.files("tengtune.facts").joinpath("measurements.csv").read_text(encoding="utf-8")
+    return tuple(csv.DictReader(text.splitlines()))
+
+
+@functools.cache
+def rows() -> tuple[Row, ...]:
+    """The lines whose model is known and whose program and way of sharing the planner has."""
+    return tuple(row for row in map(_row, entries()) if row)
+
+
+def has_peak(entry: dict[str, str]) -> bool:
+    """Whether a line has a peak of memory."""
+    return bool(_NUMBER.fullmatch(entry["peak_mem_GB"]))
+
+
+def _row(entry: dict[str, str]) -> Row | None:
+    speed = entry["tokens_per_s_per_device"]
+    if "ESTIMATE" in entry["notes"] or not (has_peak(entry) or _NUMBER.fullmatch(speed or "")):
+        return None
+    spec, strategy, profile = _spec(entry["model"]), _strategy(entry), _profile(entry)
+    if spec is None or strategy is None or profile is None:
+        return None
+    unit = GIB if "GiB" in entry["stated"] or "GiB" in entry["notes"] else 1e9
+    return Row(
+        source=entry["source_repo_or_doc"],
+        where=entry["path_or_url"],
+        model=entry["model"],
+        device=entry["device_type"],
+        spec=spec,
+        strategy=strategy,
+        profile=profile,
+        peak_bytes=float(entry["peak_mem_GB"]) * unit if has_peak(entry) else None,
+        idle_bytes=IDLE if "npu-smi" in entry["notes"] else 0.0,
+        tokens_per_s=float(speed) if speed else None,
+        exact=entry["seq_len"].isdecimal(),
+    )
+
+
+def _spec(model: str) -> ModelSpec | None:
+    name = re.sub(r"[_-](chat|instruct|int4|int8)\b.*|\s.*", "", model.lower().replace("_", "-"))
+    name = name.replace("qwen-1-8b", "qwen-1.8b")
+    return known.spec(_ALIASES.get(name, name))
+
+
+def _strategy(entry: dict[str, str]) -> Strategy | None:
+    shared = re.match(r"(single|dp|zero(\d))(?! \+)", entry["strategy"])
+    length = re.search(r"\d+", entry["seq_len"])
+    if not shared or not length or "liger" in entry["notes"]:
+        return None
+    method, swift = entry["method"], "ms-swift" in entry["source_repo_or_doc"]
+    full_script = method == "full" and not swift and "8 B/param" not in entry["notes"]
+    base = "int8" if "int8" in method else "int4" if method.startswith("qlora") else "compute"
+    return replace(
+        Strategy(),
+        method="full" if method.startswith("full") else "lora",
+        cards=int(entry["devices"]),
+        rows=int(entry["micro_batch"]),
+        row_tokens=int(length[0]),
+        zero=int(shared[2] or (2 if full_script else 0)),
+        recompute=entry["recompute"] != "none",
+        rank=int(entry["lora_rank"] or 8),
+        base=base,
+        targets=_ATTENTION if swift else Strategy().targets,
+        train_embeddings=method == "lora+emb",
+        flash=entry["flash_attn"] not in ("no", "false", "yaml: False"),
+    )
+
+
+def _profile(entry: dict[str, str]) -> Profile | None:
+    source, method, shared = entry["source_repo_or_doc"], entry["method"], entry["strategy"]
+    if source == "QwenLM/Qwen":
+        if "8 B/param" in entry["notes"] and method == "full":
+            return replace(HF_TRAINER, full=MS_SWIFT.full)  # all in bfloat16
+        # Its GPTQ and full scripts run DeepSpeed on one card, too.
+        if method.startswith("qlora"):
+            return replace(DEEPSPEED, logit_bytes=exactly(8))
+        return HF_TRAINER if method.startswith("lora") and shared == "single" else DEEPSPEED
+    if source.startswith("QwenLM/"):
+        return HF_TRAINER
+    if source == "modelscope/ms-swift":
+        return DEEPSPEED if method == "full" and "zero" in shared else MS_SWIFT
+    if source == "mindspore-lab/mindformers" and re.fullmatch(r"dp\d+", shared):
+        return MINDFORMERS
+    return None
