@@ -64,7 +64,7 @@ def test_a_run_there_and_back(run: Path) -> None:
     back = load(run / "sub" / "back.yaml")
     assert (back.model_folder, back.resolve(back.data.files[0])) == (run / "model", run / "a.json")
     assert (back.train.lr, back.train.global_batch, back.parallel.ranks) == (3e-4, 8, 8)
-    assert "to be filled in" not in err
+    assert "path/to" not in err
     assert "config.json" not in err  # nothing of the shape differs
 
 
@@ -133,15 +133,30 @@ def test_settings_hold_for_an_export(run: Path) -> None:
 
 
 def test_an_import_tells_key_by_key(run: Path) -> None:
-    code, out, err = tengtune(
-        run, "import", str(FIXTURES / "run_qwen_7b_lora.yaml"), "-o", "new.yaml", lang="zh"
-    )
+    arguments = [str(FIXTURES / "run_qwen_7b_lora.yaml"), "-o", "new.yaml", "--keys"]
+    code, out, err = tengtune(run, "import", *arguments, lang="zh")
     assert code == 0, err
     assert re.search(r"runner_config\.epochs +\S 5 +\S train\.epochs: 5", out)
     assert "context.*" in out
     assert "lora_dropout" in err
     assert re.search(r"[\u4e00-\u9fff]", err)
     assert "lora_dropout" in (run / "new.yaml").read_text(encoding="utf-8")
+
+
+def test_an_import_tells_by_itself_what_matters(run: Path) -> None:
+    """The fixture has about 100 keys; what differs here is a handful of lines."""
+    file = FIXTURES / "run_qwen_7b_lora.yaml"
+    code, out, err = tengtune(run, "import", str(file), "-o", "new.yaml", "--data", "a.json")
+    assert (code, out) == (0, "new.yaml\n")
+    lines = err.splitlines()
+    assert len(lines) < 10
+    keys = re.match(r"(\d+) keys of run_qwen_7b_lora.yaml taken over; (\d+) without", lines[0])
+    assert keys
+    code, shown, _ = tengtune(run, "import", str(file), "-o", "all.yaml", "--json")
+    kinds = [json.loads(line)["event"] for line in shown.splitlines()]
+    assert [int(number) for number in keys.groups()] == [kinds.count("taken"), kinds.count("left")]
+    assert any("lora_dropout" in line for line in lines)
+    assert lines[-1].startswith("[otherwise] model.path: path/to/... stands")
 
 
 def test_an_import_does_not_overwrite(run: Path) -> None:

@@ -10,6 +10,7 @@ import yaml
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
+from tengtune import capabilities
 from tengtune.mindformers import compose
 from tengtune.mindformers.read import read
 from tengtune.mindformers.reading import Reading, gathered
@@ -68,6 +69,38 @@ def test_the_reference_s_full_tuning(size: str, recompute: str, tmp_path: Path) 
     assert names(reading) == told
 
 
+@pytest.mark.parametrize("name", ["run_qwen_7b_lora.yaml", "finetune_qwen2_5_7b.yaml"])
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+@pytest.mark.parametrize("sharded", [False, True])
+def test_what_is_written_runs_on_a_back_end(name: str, dtype: str, sharded: bool, tmp_path: Path) -> None:
+    """Neither bfloat16 nor ZeRO may lead to a run file that every back end refuses; without ZeRO MindSpore,
+    from which the file comes, is not refused either."""
+    paths = {"model__model_config__compute_dtype": dtype, "parallel__enable_parallel_optimizer": sharded}
+    recipe, reading = imported(changed(tmp_path, name, **paths), tmp_path)
+    assert recipe.backend == ("mindspore" if sharded else "auto")
+    assert recipe.model.dtype == ("auto" if dtype == "bfloat16" else dtype)
+    assert ("read_dtype" in names(reading)) == (dtype == "bfloat16")
+    for backend in ("mindspore",) if sharded else ("mindspore", "torch"):
+        capabilities.refuse(recipe, None, backend)
+
+
+def test_records_as_they_are_have_no_policy(tmp_path: Path) -> None:
+    """What is told of the data is about the data that is there."""
+    for name, made in (("run_qwen_7b.yaml", "qwen1"), ("finetune_qwen2_5_7b.yaml", "new")):
+        of_texts, of_records = (read(FIXTURES / name, tmp_path / each) for each in ("a.json", "a.mindrecord"))
+        assert {f"read_records_{made}"} == {each for each in names(of_texts) if "record" in each}
+        assert "read_as_stored" in names(of_records)
+        assert not {"read_records_qwen1", "read_records_new"} & names(of_records)
+        assert "data.policy" not in of_records.values
+    at = "train_dataset__data_loader__dataset_dir"
+    assert "read_as_stored" in names(read(changed(tmp_path, **{at: "/data/x.mindrecord"})))
+
+
+def test_a_key_that_nobody_knows_is_told(tmp_path: Path) -> None:
+    reading = read(changed(tmp_path, label_smoothing=0.1))
+    assert [note.key for note in reading.notes if note.name == "why_unknown"] == ["label_smoothing"]
+
+
 def test_the_reference_s_lora(tmp_path: Path) -> None:
     recipe, reading = imported(FIXTURES / "run_qwen_7b_lora.yaml", tmp_path)
     assert (recipe.train.method, recipe.train.lr, recipe.train.lr_min_ratio) == ("lora", 3e-4, 0.1)
@@ -93,7 +126,7 @@ def test_qwen2_with_a_pipeline(tmp_path: Path) -> None:
     recipe, reading = imported(FIXTURES / "finetune_qwen2_5_7b.yaml", tmp_path)
     assert (recipe.train.global_batch, recipe.parallel.ranks) == (64, 8)  # 1 x 4 x micro_batch_num 16
     assert (recipe.train.beta1, recipe.train.beta2, recipe.train.weight_decay) == (0.9, 0.95, 0.01)
-    assert (recipe.model.dtype, recipe.data.policy, recipe.seed) == ("bfloat16", "assistant", 42)
+    assert (recipe.model.dtype, recipe.data.policy, recipe.seed) == ("auto", "assistant", 42)
     assert recipe.train.recompute == "full"
     assert {"read_split", "read_recompute", "read_records_new"} <= names(reading)
     assert {"optimizer.betas.0", "optimizer.betas.1"} <= {each.theirs for each in reading.taken}

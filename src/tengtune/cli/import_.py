@@ -25,9 +25,12 @@ if TYPE_CHECKING:
 @click.option("--model", type=FOLDER, help="cli.opt_import_model")
 @click.option("--data", type=FOLDER, help="cli.opt_import_data")
 @click.option("-o", "--out", type=FOLDER, default="run.yaml", help="cli.opt_out_file")
+@click.option("--keys", is_flag=True, help="cli.opt_import_keys")
 @click.option("-q", "--quiet", is_flag=True, help="cli.opt_quiet")
 @click.option("--json", "as_json", is_flag=True, help="cli.opt_json")
-def command(file: Path, model: Path | None, data: Path | None, out: Path, quiet: bool, as_json: bool) -> None:
+def command(
+    file: Path, model: Path | None, data: Path | None, out: Path, keys: bool, quiet: bool, as_json: bool
+) -> None:
     """A run file of ours from one of mindformers'."""
     from tengtune.mindformers import compose
     from tengtune.mindformers.notes import Note
@@ -36,16 +39,19 @@ def command(file: Path, model: Path | None, data: Path | None, out: Path, quiet:
     console = make_console(quiet, as_json)
     check_names(*filter(None, (model, data, out)))
     check_out(out)
-    reading = read(file)
-    notes = reading.notes + (compose.compare(reading, model) if model else [])
     if data:
         check_data(data)
-    if not model or not (data or "data.files" in reading.values):
-        notes.append(Note("changed", "model, data", "read_placeholders"))
+    reading = read(file, data)
+    notes = reading.notes + (compose.compare(reading, model) if model else [])
+    missing = [] if model else ["model.path"]
+    if not (data or "data.files" in reading.values):
+        missing.append("data.files")
+    if missing:
+        notes.append(Note("changed", ", ".join(missing), "read_placeholders"))
     names = [written(path, out.parent) if path else None for path in (model, data)]
     text = compose.run_file(reading, notes, *names)
     _write(out, text, file)
-    _tell(reading, notes, console)
+    _tell(reading, notes, keys, console)
     console.result(str(out), file=str(out))
 
 
@@ -64,8 +70,8 @@ def _write(out: Path, text: str, file: Path) -> None:
             raise Problem("mindformers.not_ours", where=file, reason=reason) from problem
 
 
-def _tell(reading: Reading, notes: list[Note], console: Console) -> None:
-    """Key by key: what was taken over, what has no counterpart and why, what to beware of."""
+def _tell(reading: Reading, notes: list[Note], keys: bool, console: Console) -> None:
+    """What differs and what to beware of, behind how much was taken over; key by key under `keys`."""
     from tengtune.mindformers.reading import gathered, shown
 
     taken, left = reading.taken, reading.left()
@@ -74,17 +80,19 @@ def _tell(reading: Reading, notes: list[Note], console: Console) -> None:
     for other in left:
         reason = language.say(f"mindformers.why_{other.why}")
         console.event("left", key=other.theirs, value=other.value, why=other.why, text=reason)
-    if console.mode == "normal":
+    if keys and console.mode == "normal":
         rows = [
             [t.theirs, shown(t.value), t.ours if t.ours == "-" else f"{t.ours}: {shown(t.own)}"]
             for t in taken
         ]
         console.table(language.say("mindformers.taken_columns").split("|"), rows)
         table = [
-            [language.say(f"mindformers.why_{why}"), ", ".join(keys)]
-            for why, keys in gathered(left, taken).items()
+            [language.say(f"mindformers.why_{why}"), ", ".join(names)]
+            for why, names in gathered(left, taken).items()
         ]
         console.table(language.say("mindformers.left_columns").split("|"), table)
+    if not keys:
+        console.say("mindformers.counted", file=reading.path.name, taken=len(taken), left=len(left))
     for note in notes:
         mark = language.say(f"mindformers.kind_{note.kind}")
         console.say("mindformers.line", mark=mark, key=note.key, told=note.text)

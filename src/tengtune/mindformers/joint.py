@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from functools import partial
+from pathlib import Path
 from typing import Any
 
+from tengtune import capabilities
+from tengtune.data.mindrecord import first_shard, is_mindrecord
 from tengtune.mindformers import adapters, table
 from tengtune.mindformers.codecs import count, flag, number, rounded
 from tengtune.mindformers.reading import Reading, shown
@@ -123,16 +126,30 @@ def _batch(reading: Reading) -> None:
         reading.note(
             "trap", "runner_config.gradient_accumulation_steps", "trap_one_card", asked=batch, left=micro
         )
-    shards = reading.checked("parallel.enable_parallel_optimizer", flag, False)
-    reading.take("parallel.zero", 1 if shards and ranks > 1 else 0, "parallel.enable_parallel_optimizer")
-    if shards and ranks > 1:
-        reading.note("trap", "parallel.enable_parallel_optimizer", "read_zero")
+    _sharding(reading, ranks)
+
+
+def _sharding(reading: Reading, ranks: int) -> None:
+    """ZeRO, and the back end where one alone has it."""
+    key = "parallel.enable_parallel_optimizer"
+    shards = ranks > 1 and reading.checked(key, flag, False)
+    reading.take("parallel.zero", 1 if shards else 0, key)
+    able = [name for name in capabilities.NAMES if capabilities.has("zero_1", name)]
+    if shards and len(able) == 1:
+        reading.values["backend"] = able[0]
+        others = [name for backend, name in capabilities.NAMES.items() if backend != able[0]]
+        reading.note("trap", key, "read_zero", backend=able[0], others=", ".join(others))
 
 
 def _types(reading: Reading) -> None:
     dtype = reading.checked(f"{_MODEL}.compute_dtype", partial(_one_of, _TYPES), "float16")
     kept = reading.checked(f"{_MODEL}.param_init_type", partial(_one_of, _TYPES), "float16")
-    reading.take("model.dtype", dtype, f"{_MODEL}.compute_dtype")
+    narrow = dtype != "float32"
+    lacking = [name for name in capabilities.NAMES if narrow and not capabilities.has(dtype, name)]
+    if lacking:
+        names = ", ".join(capabilities.NAMES[name] for name in lacking)
+        reading.note("changed", f"{_MODEL}.compute_dtype", "read_dtype", dtype=dtype, lacking=names)
+    reading.take("model.dtype", "auto" if lacking else dtype, f"{_MODEL}.compute_dtype")
     tuned = reading.at(_PET) is None
     reading.values["train.method"] = "full" if tuned else "lora"
     if tuned and kept != "float32":
@@ -175,12 +192,17 @@ def _adapter(reading: Reading) -> None:
 
 
 def _records(reading: Reading) -> None:
-    """What follows from how mindformers makes its records: one conversation a row, cut, none held out."""
+    """What follows from how mindformers makes its records: one conversation a row, cut, none held out. A
+    MindRecord's are trained as they are stored, so that our label policy has no say."""
     qwen1 = reading.family == "qwen1"
     for ours, own in (("pack", False), ("too_long", "cut"), ("heldout", 0.0)):
         reading.values[f"data.{ours}"] = own
     place = reading.checked("train_dataset.data_loader.dataset_dir", _word, "")
     if place.startswith("/"):  # a relative one starts from where mindformers was called
         reading.take("data.files", [place], "train_dataset.data_loader.dataset_dir")
+    data = reading.data or (Path(place) if place.startswith("/") else None)
+    if data is not None and is_mindrecord(first_shard(data)):
+        reading.note("changed", "train_dataset", "read_as_stored", length=reading.values["data.seq_len"])
+        return
     reading.values["data.policy"] = "qwen" if qwen1 else "assistant"
     reading.note("changed", "train_dataset", "read_records_qwen1" if qwen1 else "read_records_new")

@@ -24,9 +24,12 @@ _CODES = {
 """What the reader of run files says, in words for files of theirs."""
 
 
-def read(path: Path) -> Reading:
-    """Problem for a file that is no YAML, none of mindformers', not for training a Qwen, or has a value that
-    cannot be meant."""
+def read(path: Path, data: Path | None = None) -> Reading:
+    """What the file says, for training on `data`.
+
+    Problem for a file that is no YAML, none of mindformers', not for training a Qwen, or has a value that
+    cannot be meant.
+    """
     tree, lines = _yaml(path)
     model = table.value(tree, "model.model_config")
     if not isinstance(model, dict):
@@ -44,9 +47,12 @@ def read(path: Path) -> Reading:
     lacking = [key for key in table.facts()["needed"] if table.value(tree, key) is None]
     if lacking:
         raise Problem("mindformers.lacking", where=path, keys=", ".join(lacking))
-    reading = Reading(path, tree, lines, family)
+    reading = Reading(path, tree, lines, family, data)
     _by_table(reading)
     joint.read(reading)
+    for each in reading.left():
+        if each.why == "unknown":
+            reading.note("none", each.theirs, "why_unknown")
     return reading
 
 

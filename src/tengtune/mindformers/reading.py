@@ -39,12 +39,14 @@ class Left(NamedTuple):
 
 @dataclass
 class Reading:
-    """What became of a file: our values by "group.key", and what is told of theirs."""
+    """What became of a file: our values by "group.key", and what is told of theirs. `data` is what will be
+    trained on, where that was named."""
 
     path: Path
     tree: Tree
     lines: Lines
     family: Family
+    data: Path | None = None
     values: dict[str, Any] = field(default_factory=dict)
     taken: list[Taken] = field(default_factory=list)
     notes: list[Note] = field(default_factory=list)
