@@ -30,7 +30,9 @@ class Hardware:
     name: as npu-smi or their maker calls them. count: of all machines, None where the name gave none.
     memory_bytes: of one card, None for a CPU, whose ranks share the host's. usable_bytes: what frameworks
     get of it, None where nobody measured. generation: of Ascend cards. host_bytes, disk_bytes: one
-    machine's, None: not known. doubts: codes of texts that say what was read into a name.
+    machine's, None: not known. doubts: codes of texts that say what was read into a name. peak_flops: of
+    16-bit products a second; hbm_bytes_per_s: the card's memory; link_bytes_per_s: what a card sends to the
+    others of its machine, in a mesh to each of them; node_bytes_per_s: to other machines. None: not known.
     """
 
     name: str
@@ -44,6 +46,11 @@ class Hardware:
     disk_bytes: int | None = None
     nodes: int = 1
     doubts: tuple[str, ...] = ()
+    peak_flops: Range | None = None
+    hbm_bytes_per_s: float | None = None
+    link_bytes_per_s: float | None = None
+    node_bytes_per_s: float | None = None
+    mesh: bool = False
 
     @property
     def is_cpu(self) -> bool:
@@ -116,7 +123,8 @@ def _named(name: str, text: str) -> Hardware:
         size = int(stated[1]) if stated else tree["others"][without]
         context, link = _range(tree["other"]), tree["other"]["link_gb"] * 1e9
         name = f"{without.upper()} {size} GB"
-        return Hardware(name, 1, size * GIB, None, context, link, doubts=("plan.nominal",))
+        card = Hardware(name, 1, size * GIB, None, context, link, doubts=("plan.nominal",))
+        return _with_speed(card, without)
     if stated and not without:
         card = ascend(f"{stated[1]} GB", int(stated[1]))
         return replace(card, doubts=("plan.any_card", *card.doubts))
@@ -133,14 +141,15 @@ def _product(name: str, values: dict[str, Any], stated: re.Match[str] | None) ->
     card = ascend(values["chip"], size)
     doubts = ("plan.memory_unproved",) if values.get("doubt") == "memory" and not stated else ()
     words = [word.title() if word == "atlas" else word.upper() for word in name.split()]
-    return replace(card, name=" ".join(words), count=values["cards"], doubts=(*card.doubts, *doubts))
+    card = replace(card, name=" ".join(words), count=values["cards"], doubts=(*card.doubts, *doubts))
+    return _linked(card, values.get("links"))
 
 
 def ascend(chip: str, size_gib: int) -> Hardware:
     """An Ascend card of this nominal memory; `chip` as npu-smi calls it."""
     known = facts()["ascend"]
     usable = known["usable_gib"].get(size_gib)
-    return Hardware(
+    card = Hardware(
         chip,
         1,
         size_gib * GIB,
@@ -149,6 +158,32 @@ def ascend(chip: str, size_gib: int) -> Hardware:
         known["link_gb"] * 1e9,
         generation="A3" if chip == "A3" else chips.facts().names.get(chip),
         doubts=() if usable is not None else ("plan.nominal",),
+    )
+    return _with_speed(card, chip)
+
+
+def _with_speed(card: Hardware, name: str) -> Hardware:
+    """The card with its peak, its memory's bandwidth and its links, as far as they are known."""
+    speed = facts()["speeds"].get(name)
+    if speed is None:
+        return card
+    peak = Range(*(1e12 * number for number in speed["tflops"]))
+    doubts = ("plan.peak_derived",) if speed.get("doubt") == "peak" else ()
+    card = replace(card, peak_flops=peak, hbm_bytes_per_s=speed["hbm_gb_s"] * 1e9)
+    return _linked(replace(card, doubts=(*card.doubts, *doubts)), speed.get("links"))
+
+
+def _linked(card: Hardware, name: str | None) -> Hardware:
+    """The card with its links to others, by their kind."""
+    if name is None:
+        return card
+    links = facts()["links"][name]
+    inside, between = links["gb_s"], links.get("node_gb_s")
+    return replace(
+        card,
+        link_bytes_per_s=None if inside is None else inside * 1e9,
+        node_bytes_per_s=None if between is None else between * 1e9,
+        mesh=links.get("mesh", False),
     )
 
 

@@ -6,7 +6,9 @@ bench/planner.py scores them against those figures.
 
 from __future__ import annotations
 
-from tengtune.plan.strategy import Kept, Profile, Range, States, exactly
+from dataclasses import replace
+
+from tengtune.plan.strategy import Kept, Profile, Range, Speed, States, exactly
 
 # LoRA's float32 weight, gradient and two moments, in every program here. PyTorch's foreach optimizers copy
 # what they update once more.
@@ -24,8 +26,15 @@ _USUAL = Kept(hidden=34, query=0, key_value=0, ffn=8)
 # Allocators' slack: 1.00 to 1.08 were fitted to published peaks, 1.02 fits most.
 _SLACK = Range(1.0, 1.02, 1.08)
 
+# Hugging Face's code in eager PyTorch: 5 ms a layer for LoRA's three passes. PEFT: its dropout, two small
+# products, scaling and sum, each an operation of its own with casts.
+_EAGER = Speed(
+    share=Range(0.5, 0.65, 0.75), pass_s=1.67e-3, touches=2, adapter_in=8, adapter_out=12, unpack_bytes=8
+)
+
 TORCH = Profile(
     name="torch",
+    speed=Speed(share=Range(0.4, 0.55, 0.7), pass_s=1e-3, touches=2, unpack_bytes=5, sent_bytes=4),
     # backends/torch/optimizer.py: float32 masters, gradients and two moments.
     full=States(4, exactly(4), 8),
     adapter=_ADAPTER,
@@ -46,6 +55,7 @@ TORCH = Profile(
 )
 MINDSPORE = Profile(
     name="mindspore",
+    speed=Speed(share=Range(0.3, 0.45, 0.6), pass_s=0.3e-3, touches=2, unpack_bytes=5, sent_bytes=4),
     full=States(4, exactly(4), 8),
     adapter=_ADAPTER,
     embeddings=_ADAPTER,
@@ -63,6 +73,7 @@ MINDSPORE = Profile(
 )
 HF_TRAINER = Profile(
     name="hf-trainer",
+    speed=_EAGER,
     # Autocast over weights of 16 bits (QwenLM's finetune.py on one card): 2 + 2, and masters with two
     # moments 12.
     full=States(2, exactly(2), 12),
@@ -77,6 +88,7 @@ HF_TRAINER = Profile(
 )
 DEEPSPEED = Profile(
     name="deepspeed",
+    speed=replace(_EAGER, pass_s=2.7e-3),
     # The ZeRO paper's 2 + 2 + 12; with bfloat16 gradients are summed in float32: 18 in all.
     full=States(2, Range(2, 4, 4), 12),
     adapter=_COPIED,
@@ -96,6 +108,7 @@ DEEPSPEED = Profile(
 )
 MS_SWIFT = Profile(
     name="ms-swift",
+    speed=_EAGER,
     # Its full tuning of releases 1 and 2 keeps all in bfloat16: 8 bytes, and the optimizer's copy.
     full=States(2, exactly(2), 4, step=2),
     adapter=_COPIED,
@@ -110,6 +123,7 @@ MS_SWIFT = Profile(
 )
 MINDFORMERS = Profile(
     name="mindformers",
+    speed=Speed(share=Range(0.3, 0.45, 0.6), pass_s=0.3e-3, touches=2),
     # FP32StateAdamWeightDecay over float16 weights: two float32 moments, no masters, float16 gradients. Its
     # other figures are the usual ones; no published peak of it was scored.
     full=States(2, exactly(2), 8),

@@ -51,7 +51,7 @@ class Strategy:
     kept 1/N: 1 optimizer, 2 gradients too, 3 weights too. base: what the frozen weights of LoRA are kept
     in; int8-all has embedding and head in int8 as well. width_bytes: of a number of the compute type.
     offload: what lies in the host's memory; all: weights, gradients and optimizer. flash: attention keeps
-    no scores.
+    no scores. accumulate: micro batches of an optimizer step.
     """
 
     method: Method = "lora"
@@ -69,6 +69,7 @@ class Strategy:
     width_bytes: int = 2
     flash: bool = True
     checkpoints: int = 2
+    accumulate: int = 1
 
     @property
     def tokens(self) -> int:
@@ -98,8 +99,29 @@ class Kept:
 
 
 @dataclass(frozen=True)
+class Speed:
+    """How a training program uses a card's time.
+
+    share: of the peak, in its products of matrices. pass_s: seconds of the host to start the kernels of one
+    layer in one pass. touches: how often element-wise operations of a pass read or write what a layer keeps.
+    adapter_in, adapter_out: bytes that LoRA's operations move a pass, per unit of an adapted linear's input
+    and output. unpack_bytes: moved to unpack a quantized weight in a pass. sent_bytes: of a gradient between
+    cards. shown: of the time between cards, what computing does not hide.
+    """
+
+    share: Range
+    pass_s: float
+    touches: float
+    adapter_in: float = 0.0
+    adapter_out: float = 0.0
+    unpack_bytes: float = 0.0
+    sent_bytes: float = 2.0
+    shown: Range = Range(0.0, 0.5, 1.0)
+
+
+@dataclass(frozen=True)
 class Profile:
-    """A training program, as far as memory goes; each figure has its source in profiles.py.
+    """A training program, as far as memory and time go; each figure has its source in profiles.py.
 
     full, adapter, embeddings: what a trained parameter takes, of the model, of LoRA, of an embedding or head
     beside LoRA. quantized_embedding_bytes: of embedding and head beside an int8 or int4 base. kept: what a
@@ -112,6 +134,7 @@ class Profile:
     """
 
     name: str
+    speed: Speed
     full: States
     adapter: States
     embeddings: States

@@ -1,0 +1,203 @@
+"""How fast a training goes: FLOPs, bytes and bytes between cards, over what the hardware does a second. Pure
+arithmetic, one formula a function.
+
+Legend as in memory.py; s tokens of a row. A "pass" goes through all layers once: forward, the recomputing
+forward, and backward, which has one pass of its own for what flows back and one for the weights' gradients.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from tengtune.models.spec import ModelSpec
+from tengtune.models.targets import adapted_linears, find_targets
+from tengtune.plan import memory
+from tengtune.plan.hardware import Hardware
+from tengtune.plan.strategy import NOTHING, Profile, Range, Strategy, exactly
+
+Part = Literal["compute", "memory", "links", "host"]
+PARTS: tuple[Part, ...] = ("compute", "memory", "links", "host")
+
+MOST_PEERS = 7
+"""Other cards that a card has a link of its own to, in a mesh of eight."""
+HOST_BYTES_PER_S = Range(50e9, 100e9, 200e9)
+"""What an optimizer on the host's cores reads and writes a second; an assumption, not measured."""
+HOST_OPTIMIZER_BYTES = 30.0
+"""A parameter's traffic in DeepSpeed's Adam on the host: gradient 2, masters and moments 12 read and 12
+written, weight 2, and 2 for the cast."""
+HOST_LINK_BYTES_PER_S = 25e9
+"""Between card and host: PCIe 4.0 of 16 lanes has 31.5e9, four fifths of which are reached."""
+LAUNCHES = Range(0.8, 1.0, 1.25)
+"""How the host's time to start kernels varies with its cores; an assumption."""
+
+
+@dataclass(frozen=True)
+class Pace:
+    """How fast a plan trains.
+
+    tokens_per_s: tokens of rows, padding too, that ONE card gets through. parts: expected seconds of one
+    micro step, each for itself, with a micro step's share of what happens once an optimizer step; a micro
+    step takes max(compute, host's launches) + memory + what of links is not hidden + offload. binds: the
+    largest part. unknown: codes of texts that say what is left out, for want of a figure.
+    """
+
+    tokens_per_s: Range
+    parts: dict[str, float]
+    binds: Part
+    unknown: tuple[str, ...] = ()
+
+
+def pace(spec: ModelSpec, strategy: Strategy, profile: Profile, hardware: Hardware) -> Pace | None:
+    """The pace of a plan; None where no peak is known: of a CPU, of unlisted cards, of float32."""
+    peak, hbm = hardware.peak_flops, hardware.hbm_bytes_per_s
+    if peak is None or hbm is None or strategy.width_bytes != 2:
+        return None
+    compute, launches = compute_s(spec, strategy, profile, peak), launches_s(spec, strategy, profile)
+    moved, offload = memory_s(spec, strategy, profile, hbm), offload_s(spec, strategy, profile)
+    traffic, rate = link_bytes(spec, strategy, profile), link_rate(strategy, hardware)
+    unknown = ("plan.no_link_rate",) if traffic and rate is None else ()
+    links = exactly(traffic / rate) if traffic and rate else NOTHING
+    shown = profile.speed.shown
+    seconds = compute.largest(launches) + moved + offload
+    seconds += Range(links.low * shown.low, links.expected * shown.expected, links.high * shown.high)
+    each_s = (compute.expected, moved.expected, links.expected, launches.expected + offload.expected)
+    parts: dict[str, float] = dict(zip(PARTS, each_s, strict=True))
+    return Pace(_per(strategy.tokens, seconds), parts, max(PARTS, key=lambda name: parts[name]), unknown)
+
+
+def hours(pace: Pace, tokens: float, cards: int, epochs: float = 1.0) -> Range:
+    """Hours that `cards` cards take for `epochs` times `tokens` tokens of rows."""
+    return _per(tokens * epochs / (3600.0 * cards), pace.tokens_per_s)
+
+
+def forward_flops(spec: ModelSpec, row_tokens: float) -> float:
+    """A token's forward: 2 x (linear parameters + V h), and causal attention, 2 q s a layer. (Kaplan et al.,
+    arXiv 2001.08361, with attention's real width and half the scores)"""
+    return spec.flops_per_token(row_tokens / 2) + spec.head_flops()
+
+
+def forwards(strategy: Strategy, profile: Profile) -> int:
+    """A token's FLOPs in forwards: forward 1, what flows back 1, full tuning's gradients of weights 1,
+    recompute 1. (Korthikanti et al., arXiv 2205.05198)"""
+    recompute = strategy.recompute or profile.always_recomputes
+    return (2 if strategy.method == "lora" else 3) + recompute
+
+
+def token_flops(spec: ModelSpec, strategy: Strategy, profile: Profile) -> float:
+    """What the card computes for a token: the forward x its number; a head trained beside LoRA one more of
+    its products."""
+    head = spec.head_flops() if strategy.method == "lora" and strategy.train_embeddings else 0.0
+    return forward_flops(spec, strategy.row_tokens) * forwards(strategy, profile) + head
+
+
+def compute_s(spec: ModelSpec, strategy: Strategy, profile: Profile, peak_flops: Range) -> Range:
+    """A micro step's products: tokens x FLOPs of a token over the share of the peak that is reached."""
+    share = profile.speed.share
+    rate = Range(
+        peak_flops.low * share.low, peak_flops.expected * share.expected, peak_flops.high * share.high
+    )
+    return _per(strategy.tokens * token_flops(spec, strategy, profile), rate)
+
+
+def launches_s(spec: ModelSpec, strategy: Strategy, profile: Profile) -> Range:
+    """The host's time to start a micro step's kernels: a figure of the program a layer and pass; the card
+    computes meanwhile."""
+    return LAUNCHES * (profile.speed.pass_s * spec.layers * forwards(strategy, profile))
+
+
+def layer_traffic_bytes(spec: ModelSpec, strategy: Strategy, profile: Profile) -> float:
+    """What element-wise operations of a micro step move in a pass through one layer: what the layer keeps, so
+    many times; LoRA's own of each adapted linear, so many bytes a unit of its input and output."""
+    speed = profile.speed
+    moved = speed.touches * memory.layer_bytes(spec, strategy, profile)
+    if strategy.method == "lora":
+        sizes = adapted_linears(spec)
+        adapted = [sizes[name] for name in find_targets(spec, strategy.targets)]
+        inner, out = (sum(each[place] for each in adapted) for place in (0, 1))
+        moved += strategy.tokens * (speed.adapter_in * inner + speed.adapter_out * out)
+    return moved
+
+
+def memory_bytes(spec: ModelSpec, strategy: Strategy, profile: Profile) -> float:
+    """What a micro step moves in the card's memory beside its products: element-wise operations, logits
+    written and read once, a quantized base unpacked in each pass, new gradients added to the sum, and its
+    share of the optimizer's step, which reads gradients and reads and writes weights and states."""
+    count, trained = memory.counts(spec), memory.state_bytes(spec, strategy, profile)
+    passes = forwards(strategy, profile)
+    moved = passes * spec.layers * layer_traffic_bytes(spec, strategy, profile)
+    moved += 2 * profile.logit_bytes.expected * strategy.tokens * spec.vocab
+    if strategy.base != "compute" and strategy.method == "lora":
+        moved += passes * profile.speed.unpack_bytes * count.linear
+    moved += 3 * trained.gradients.expected
+    if strategy.offload == "none":
+        step = 2 * trained.weights + trained.gradients.expected + 2 * trained.optimizer
+        moved += step * memory.share(strategy, profile, 1) / strategy.accumulate
+    return moved
+
+
+def memory_s(spec: ModelSpec, strategy: Strategy, profile: Profile, hbm_bytes_per_s: float) -> Range:
+    """Those bytes over the memory's bandwidth, of which element-wise kernels reach some 80 to 90%."""
+    return _per(memory_bytes(spec, strategy, profile), Range(0.7, 0.8, 0.9) * hbm_bytes_per_s)
+
+
+def link_bytes(spec: ModelSpec, strategy: Strategy, profile: Profile) -> float:
+    """What a card sends in a micro step, with its share of an optimizer step's: for n bytes n (N-1)/N to
+    gather or to scatter sums, twice that to sum everywhere. (Rajbhandari et al., arXiv 1910.02054)
+
+    Replicas and ZeRO-1: gradients everywhere, once an optimizer step. ZeRO-2: gradients scattered in every
+    micro step (DeepSpeed does not wait), weights gathered once an optimizer step. ZeRO-3: all weights
+    gathered twice and gradients scattered in every micro step. mindspore: the same of blocks; embedding and
+    head, their gradients too, once an optimizer step. (backends/mindspore/step.py, parallel.py)
+    """
+    if strategy.cards == 1:
+        return 0.0
+    ring, often = (strategy.cards - 1) / strategy.cards, 1.0 / strategy.accumulate
+    count, trained = memory.counts(spec), memory.trained_parameters(spec, strategy)
+    full = strategy.method == "full"
+    if profile.shards:
+        width = 4.0 if full else float(strategy.width_bytes)
+        outer = memory.counts(spec).embeddings
+        changed = outer if full else memory.trained_embeddings(spec, strategy)
+        blocks = 2 * width * (count.total - outer) + 4.0 * (trained - changed)
+        return ring * (blocks + often * (width * outer + 4.0 * changed))
+    size = profile.speed.sent_bytes
+    if strategy.zero == 3:
+        frozen = 0.0 if full else memory.frozen_bytes(spec, strategy, profile)
+        return ring * (2 * (frozen + 2.0 * trained) + size * trained)
+    if strategy.zero == 2:
+        return ring * (size * trained + often * 2.0 * trained)
+    return ring * often * 2 * size * trained
+
+
+def link_rate(strategy: Strategy, hardware: Hardware) -> float | None:
+    """Bytes that a card sends a second to the cards of the training; None where nobody measured. In a mesh
+    each other card has a link of its own; between machines the network is the narrowest place."""
+    inside, peers = hardware.link_bytes_per_s, strategy.cards // strategy.nodes - 1
+    if strategy.nodes > 1:
+        between = hardware.node_bytes_per_s
+        if peers < 1 or between is None or inside is None:
+            return between
+        return min(between, inside * (min(peers, MOST_PEERS) if hardware.mesh else 1))
+    if inside is None:
+        return None
+    return inside * min(peers, MOST_PEERS) if hardware.mesh else inside
+
+
+def offload_s(spec: ModelSpec, strategy: Strategy, profile: Profile) -> Range:
+    """The optimizer on the host: its traffic over the host's memory bandwidth, all cards of a machine
+    together; gradients there and weights back over each card's link to the host. all: each card's part of the
+    weights comes over that link for each gathering. A micro step's share. (DeepSpeed's DeepSpeedCPUAdam)"""
+    if strategy.offload == "none":
+        return NOTHING
+    trained, often = memory.trained_parameters(spec, strategy), 1.0 / strategy.accumulate
+    update = _per(often * HOST_OPTIMIZER_BYTES * trained / strategy.nodes, HOST_BYTES_PER_S)
+    crossing = (2.0 + 2.0 * often) * trained / strategy.cards
+    if strategy.offload == "all":
+        crossing += 2 * 2.0 * memory.counts(spec).total / strategy.cards
+    return update + exactly(crossing / HOST_LINK_BYTES_PER_S)
+
+
+def _per(amount: float, rate: Range) -> Range:
+    """An amount over a rate: the low figure at the high rate."""
+    return Range(amount / rate.high, amount / rate.expected, amount / rate.low)
