@@ -103,20 +103,23 @@ class Speed:
     """How a training program uses a card's time.
 
     share: of the peak, in its products of matrices. pass_s: seconds of the host to start the kernels of one
-    layer in one pass. touches: how often element-wise operations of a pass read or write what a layer keeps.
-    adapter_in, adapter_out: bytes that LoRA's operations move a pass, per unit of an adapted linear's input
-    and output. unpack_bytes: moved to unpack a quantized weight in a pass. sent_bytes: of a gradient between
-    cards. shown: of the time between cards, what computing does not hide.
+    layer in one pass; full_pass_s: the same of full tuning. touches: how often element-wise operations of a
+    pass read or write what a layer keeps. adapter_in, adapter_out: bytes that LoRA's operations move a pass,
+    per unit of an adapted linear's input and output. unpack_bytes: moved to unpack a quantized weight in a
+    pass. sent_bytes: of a gradient between cards. shown: of the time between cards, what computing does not
+    hide. lora_zero: what a card's own work is multiplied by where LoRA trains under ZeRO-2 or 3.
     """
 
     share: Range
     pass_s: float
+    full_pass_s: float
     touches: float
     adapter_in: float = 0.0
     adapter_out: float = 0.0
     unpack_bytes: float = 0.0
     sent_bytes: float = 2.0
     shown: Range = Range(0.0, 0.5, 1.0)
+    lora_zero: Range = ONCE
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from tengtune.models.spec import ModelSpec
 from tengtune.models.targets import adapted_linears, find_targets
 from tengtune.plan import memory
 from tengtune.plan.hardware import Hardware
-from tengtune.plan.strategy import NOTHING, Profile, Range, Strategy, exactly
+from tengtune.plan.strategy import NOTHING, ONCE, Profile, Range, Strategy, exactly
 
 Part = Literal["compute", "memory", "links", "host"]
 PARTS: tuple[Part, ...] = ("compute", "memory", "links", "host")
@@ -38,8 +38,8 @@ class Pace:
 
     tokens_per_s: tokens of rows, padding too, that ONE card gets through. parts: expected seconds of one
     micro step, each for itself, with a micro step's share of what happens once an optimizer step; a micro
-    step takes max(compute, host's launches) + memory + what of links is not hidden + offload. binds: the
-    largest part. unknown: codes of texts that say what is left out, for want of a figure.
+    step takes max(compute + the tokens' memory, the host's launches) + the weights' memory + what of links is
+    not hidden + offload. binds: the largest part. unknown: codes of texts that say what is left out.
     """
 
     tokens_per_s: Range
@@ -54,14 +54,16 @@ def pace(spec: ModelSpec, strategy: Strategy, profile: Profile, hardware: Hardwa
     if peak is None or hbm is None or strategy.width_bytes != 2:
         return None
     compute, launches = compute_s(spec, strategy, profile, peak), launches_s(spec, strategy, profile)
-    moved, offload = memory_s(spec, strategy, profile, hbm), offload_s(spec, strategy, profile)
+    by_tokens = memory_s(token_traffic_bytes(spec, strategy, profile), hbm)
+    by_weights = memory_s(weight_traffic_bytes(spec, strategy, profile), hbm)
+    offload = offload_s(spec, strategy, profile)
     traffic, rate = link_bytes(spec, strategy, profile), link_rate(strategy, hardware)
     unknown = ("plan.no_link_rate",) if traffic and rate is None else ()
     links = exactly(traffic / rate) if traffic and rate else NOTHING
-    shown = profile.speed.shown
-    seconds = compute.largest(launches) + moved + offload
-    seconds += Range(links.low * shown.low, links.expected * shown.expected, links.high * shown.high)
-    each_s = (compute.expected, moved.expected, links.expected, launches.expected + offload.expected)
+    own = _times((compute + by_tokens).largest(launches) + by_weights, slowed(strategy, profile))
+    seconds = own + _times(links, profile.speed.shown) + offload
+    moved, host = by_tokens + by_weights, launches + offload
+    each_s = (compute.expected, moved.expected, links.expected, host.expected)
     parts: dict[str, float] = dict(zip(PARTS, each_s, strict=True))
     return Pace(_per(strategy.tokens, seconds), parts, max(PARTS, key=lambda name: parts[name]), unknown)
 
@@ -93,17 +95,21 @@ def token_flops(spec: ModelSpec, strategy: Strategy, profile: Profile) -> float:
 
 def compute_s(spec: ModelSpec, strategy: Strategy, profile: Profile, peak_flops: Range) -> Range:
     """A micro step's products: tokens x FLOPs of a token over the share of the peak that is reached."""
-    share = profile.speed.share
-    rate = Range(
-        peak_flops.low * share.low, peak_flops.expected * share.expected, peak_flops.high * share.high
-    )
-    return _per(strategy.tokens * token_flops(spec, strategy, profile), rate)
+    flops = strategy.tokens * token_flops(spec, strategy, profile)
+    return _per(flops, _times(peak_flops, profile.speed.share))
 
 
 def launches_s(spec: ModelSpec, strategy: Strategy, profile: Profile) -> Range:
     """The host's time to start a micro step's kernels: a figure of the program a layer and pass; the card
     computes meanwhile."""
-    return LAUNCHES * (profile.speed.pass_s * spec.layers * forwards(strategy, profile))
+    pass_s = profile.speed.full_pass_s if strategy.method == "full" else profile.speed.pass_s
+    return LAUNCHES * (pass_s * spec.layers * forwards(strategy, profile))
+
+
+def slowed(strategy: Strategy, profile: Profile) -> Range:
+    """What a card's own work is multiplied by: the program's figure for LoRA under ZeRO-2 or 3, else 1."""
+    parted = strategy.method == "lora" and strategy.zero >= 2 and strategy.cards > 1
+    return profile.speed.lora_zero if parted else ONCE
 
 
 def layer_traffic_bytes(spec: ModelSpec, strategy: Strategy, profile: Profile) -> float:
@@ -119,16 +125,22 @@ def layer_traffic_bytes(spec: ModelSpec, strategy: Strategy, profile: Profile) -
     return moved
 
 
-def memory_bytes(spec: ModelSpec, strategy: Strategy, profile: Profile) -> float:
-    """What a micro step moves in the card's memory beside its products: element-wise operations, logits
-    written and read once, a quantized base unpacked in each pass, new gradients added to the sum, and its
-    share of the optimizer's step, which reads gradients and reads and writes weights and states."""
-    count, trained = memory.counts(spec), memory.state_bytes(spec, strategy, profile)
+def token_traffic_bytes(spec: ModelSpec, strategy: Strategy, profile: Profile) -> float:
+    """What a micro step's tokens move in the card's memory beside products of matrices: element-wise
+    operations of all passes and layers; logits, written and read once."""
     passes = forwards(strategy, profile)
     moved = passes * spec.layers * layer_traffic_bytes(spec, strategy, profile)
-    moved += 2 * profile.logit_bytes.expected * strategy.tokens * spec.vocab
+    return moved + 2 * profile.logit_bytes.expected * strategy.tokens * spec.vocab
+
+
+def weight_traffic_bytes(spec: ModelSpec, strategy: Strategy, profile: Profile) -> float:
+    """What moves however many tokens there are: a quantized base unpacked in each pass; new gradients added
+    to the sum (three times their bytes); the optimizer's step, which reads gradients and reads and writes
+    weights and states, a micro step's share of it."""
+    trained, moved = memory.state_bytes(spec, strategy, profile), 0.0
     if strategy.base != "compute" and strategy.method == "lora":
-        moved += passes * profile.speed.unpack_bytes * count.linear
+        linear = memory.counts(spec).linear
+        moved += forwards(strategy, profile) * profile.speed.unpack_bytes * linear
     moved += 3 * trained.gradients.expected
     if strategy.offload == "none":
         step = 2 * trained.weights + trained.gradients.expected + 2 * trained.optimizer
@@ -136,9 +148,10 @@ def memory_bytes(spec: ModelSpec, strategy: Strategy, profile: Profile) -> float
     return moved
 
 
-def memory_s(spec: ModelSpec, strategy: Strategy, profile: Profile, hbm_bytes_per_s: float) -> Range:
-    """Those bytes over the memory's bandwidth, of which element-wise kernels reach some 80 to 90%."""
-    return _per(memory_bytes(spec, strategy, profile), Range(0.7, 0.8, 0.9) * hbm_bytes_per_s)
+def memory_s(moved_bytes: float, hbm_bytes_per_s: float) -> Range:
+    """Bytes over the memory's bandwidth, of which element-wise kernels reach some 80%: exp moves 1.77 of
+    A800's 2.04 TB/s and 1.28 of 910B's 1.6. (limulidae's README)"""
+    return _per(moved_bytes, Range(0.7, 0.8, 0.9) * hbm_bytes_per_s)
 
 
 def link_bytes(spec: ModelSpec, strategy: Strategy, profile: Profile) -> float:
@@ -201,3 +214,8 @@ def offload_s(spec: ModelSpec, strategy: Strategy, profile: Profile) -> Range:
 def _per(amount: float, rate: Range) -> Range:
     """An amount over a rate: the low figure at the high rate."""
     return Range(amount / rate.high, amount / rate.expected, amount / rate.low)
+
+
+def _times(one: Range, other: Range) -> Range:
+    """The product, bound by bound."""
+    return Range(one.low * other.low, one.expected * other.expected, one.high * other.high)
