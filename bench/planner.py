@@ -20,7 +20,7 @@ from tengtune.plan import memory, published
 from tengtune.plan.published import Row
 from tengtune.plan.strategy import Profile, exactly
 
-_GRID = list(product((6, 8, 10, 12, 14, 18, 22, 27, 30, 34), (1.0, 1.02, 1.05, 1.08), (0.3e9, 1.0e9, 1.8e9)))
+_GRID = list(product((0.7, 0.8, 0.9, 1.0, 1.1, 1.25, 1.4), (1.0, 1.02, 1.05, 1.08), (0.3e9, 1.0e9, 1.8e9)))
 
 
 def read() -> tuple[list[Row], int]:
@@ -71,37 +71,38 @@ def error(row: Row, guess: Callable[[Row], float]) -> float:
     return guess(row) / peak(row) - 1
 
 
-def fitted(rows: Sequence[Row], profile: Profile) -> Profile:
-    """The profile with bytes a logit, slack and context of the grid that leave the smallest mean error."""
+def scaled(profile: Profile, constants: tuple[float, float, float]) -> Profile:
+    """The profile with its bytes a logit times the first constant, and with that slack and context."""
+    factor, slack, context = constants
+    logit = profile.logit_bytes * factor
+    return replace(profile, logit_bytes=logit, fragmentation=exactly(slack), context=exactly(context))
 
-    def with_constants(constants: tuple[float, float, float]) -> Profile:
-        logit, slack, context = map(exactly, constants)
-        return replace(profile, logit_bytes=logit, fragmentation=slack, context=context)
 
-    def mean(each: Profile) -> float:
-        return statistics.fmean(abs(error(row, lambda r: r.predicted(each))) for row in rows)
+def fitted(rows: Sequence[Row]) -> tuple[float, float, float]:
+    """The constants of the grid that leave the smallest mean error."""
 
-    return min(map(with_constants, _GRID), key=mean)
+    def mean(constants: tuple[float, float, float]) -> float:
+        return statistics.fmean(
+            abs(row.predicted(scaled(row.profile, constants)) / peak(row) - 1) for row in rows
+        )
+
+    return min(_GRID, key=mean)
 
 
 def held_out(rows: Sequence[Row]) -> list[float]:
     """Errors of each size with constants fitted on the other sizes of the same program."""
     found = []
-    for profile in {row.profile.name: row.profile for row in rows}.values():
-        mine = [row for row in rows if row.profile.name == profile.name]
+    for program in {row.profile.name for row in rows}:
+        mine = [row for row in rows if row.profile.name == program]
         for size in {row.spec.hidden for row in mine}:
             others = [row for row in mine if row.spec.hidden != size]
-            if not others:
-                continue
-            made = fitted(others, profile)
-            for row in (row for row in mine if row.spec.hidden == size):
-                changed = replace(
-                    row.profile,
-                    logit_bytes=made.logit_bytes,
-                    fragmentation=made.fragmentation,
-                    context=made.context,
-                )
-                found.append(error(row, lambda r, changed=changed: r.predicted(changed)))  # type: ignore[misc]
+            if others:
+                constants = fitted(others)
+                found += [
+                    row.predicted(scaled(row.profile, constants)) / peak(row) - 1
+                    for row in mine
+                    if row.spec.hidden == size
+                ]
     return found
 
 

@@ -30,18 +30,14 @@ def test_it_is_near_published_peaks_and_nearer_than_the_naive_rule(bench: Module
     errors = [abs(bench.error(row, bench.predicted)) for row in rows]
     assert statistics.median(errors) < 0.05
     assert sum(error <= 0.1 for error in errors) >= 0.8 * len(rows)
-    assert sum(error <= 0.2 for error in errors) >= 0.94 * len(rows)
+    assert sum(error <= 0.2 for error in errors) >= 0.95 * len(rows)
     naive = [abs(bench.error(row, bench.naive)) for row in rows]
     assert statistics.median(naive) > 5 * statistics.median(errors)
 
 
-def test_what_ran_is_hardly_ever_called_impossible(bench: ModuleType) -> None:
-    """The low figure of what ran on 80 GB is below them, but for two of ms-swift's: eight rows at a time,
-    and a 72B in int8."""
-    refused = set()
+def test_what_ran_is_never_called_impossible(bench: ModuleType) -> None:
+    """The low figure of what ran on 80 GB is below them."""
     for row in bench.read()[0]:
         if row.exact and row.peak_bytes < 80 << 30:
             card = bench.memory.card_bytes(row.spec, row.strategy, row.profile, bench.exactly(0.44e9), 0.2e9)
-            if card.total.low > 80 << 30:
-                refused.add((row.profile.name, row.strategy.base, row.strategy.rows))
-    assert refused == {("ms-swift", "compute", 8), ("ms-swift", "int8", 1)}
+            assert card.total.low <= 80 << 30

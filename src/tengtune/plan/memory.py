@@ -22,7 +22,8 @@ BACKWARD = 1.3
 LIVE_PARAMETERS = 1e9
 """DeepSpeed's stage3_max_live_parameters, and the bound of its fp32 working copies at the step."""
 BUCKET_BYTES = 1e9
-"""DeepSpeed's reduce_bucket_size of 5e8 numbers of 16 bits."""
+"""DeepSpeed's reduce_bucket_size of 5e8 numbers of 16 bits, or two of 2e8; however little is trained."""
+FLOAT_BYTES = 4
 
 
 @dataclass(frozen=True)
@@ -137,22 +138,34 @@ def layer_bytes(spec: ModelSpec, strategy: Strategy, profile: Profile) -> float:
     return strategy.tokens * (widths * strategy.width_bytes / 2 + scores)
 
 
+def widened(strategy: Strategy, profile: Profile) -> bool:
+    """Whether all that is not quantized is float32 beside a quantized base, the layers' inputs too. (PEFT's
+    prepare_model_for_kbit_training, which leaves GPTQ's alone)"""
+    quantized = strategy.method == "lora" and strategy.base != "compute"
+    return quantized and profile.quantized_embedding_bytes == FLOAT_BYTES
+
+
 def checkpoint_bytes(spec: ModelSpec, strategy: Strategy, profile: Profile) -> float:
     """What all layers keep until the backward: with recompute w t h L, their inputs; else all of it. (Chen
     et al., arXiv 1604.06174)"""
     if strategy.recompute or profile.always_recomputes:
-        return strategy.width_bytes * strategy.tokens * spec.hidden * spec.layers
+        width = FLOAT_BYTES if widened(strategy, profile) else strategy.width_bytes
+        return width * strategy.tokens * spec.hidden * spec.layers
     return (spec.layers - 1) * layer_bytes(spec, strategy, profile)
 
 
 def logits_bytes(spec: ModelSpec, strategy: Strategy, profile: Profile) -> Range:
-    """At the loss: k bytes a logit x t V, or x the most logits that exist at a time; with a trained head its
-    further copies."""
+    """At the loss: k bytes a logit x t V, or x the most logits that exist at a time; as much again, up to
+    the program's bound, that its allocator keeps; a trained head's further copies, a widened one's copy in 16
+    bits."""
     count = strategy.tokens * spec.vocab
     if profile.logits is not None:
         count = min(count, profile.logits)
     copies = profile.head_bytes * counts(spec).embedding if trains_head(strategy) else 0.0
-    return profile.logit_bytes * count + exactly(copies)
+    if widened(strategy, profile):
+        copies += 2.0 * counts(spec).embedding
+    logits = profile.logit_bytes * count
+    return logits + logits.least(profile.spare_logits) + exactly(copies)
 
 
 def gathered_bytes(spec: ModelSpec, strategy: Strategy, profile: Profile) -> Range:
@@ -162,15 +175,12 @@ def gathered_bytes(spec: ModelSpec, strategy: Strategy, profile: Profile) -> Ran
     mindspore: embedding and head with their gradients, whole, a block with its gradient twice. (deepspeed's
     documentation of stage3_max_live_parameters and reduce_bucket_size; backends/mindspore/parallel.py)
     """
-    count, trained = counts(spec), trained_parameters(spec, strategy)
+    count = counts(spec)
     if profile.gathers == "deepspeed" and (strategy.zero >= 2 or strategy.offload != "none"):
-        bucket = min(BUCKET_BYTES, 2.0 * trained)
         if strategy.zero < 3:
-            return exactly(bucket)
-        live = 2.0 * min(LIVE_PARAMETERS, count.total)
-        return Range(
-            bucket, live + bucket + 2.0 * count.embedding, live + BUCKET_BYTES + 2.0 * count.embedding
-        )
+            return exactly(BUCKET_BYTES)
+        live = 2.0 * min(LIVE_PARAMETERS, count.total) + 2.0 * count.embedding
+        return Range(BUCKET_BYTES, live + BUCKET_BYTES, live + BUCKET_BYTES)
     if profile.gathers == "mindspore" and strategy.cards > 1:
         if strategy.method == "lora":
             outer = count.embeddings * (4.0 if strategy.train_embeddings else strategy.width_bytes)

@@ -103,7 +103,10 @@ def _strategy(entry: dict[str, str]) -> Strategy | None:
     if not shared or not length or "liger" in entry["notes"]:
         return None
     method, swift = entry["method"], "ms-swift" in entry["source_repo_or_doc"]
-    full_script = method == "full" and not swift and "8 B/param" not in entry["notes"]
+    # QwenLM's full and GPTQ scripts run DeepSpeed on one card, too.
+    script = entry["source_repo_or_doc"] == "QwenLM/Qwen" and (
+        method.startswith("qlora") or (method == "full" and "8 B/param" not in entry["notes"])
+    )
     base = "int8" if "int8" in method else "int4" if method.startswith("qlora") else "compute"
     return replace(
         Strategy(),
@@ -111,7 +114,7 @@ def _strategy(entry: dict[str, str]) -> Strategy | None:
         cards=int(entry["devices"]),
         rows=int(entry["micro_batch"]),
         row_tokens=int(length[0]),
-        zero=int(shared[2] or (2 if full_script else 0)),
+        zero=int(shared[2] or (2 if script else 0)),
         recompute=entry["recompute"] != "none",
         rank=int(entry["lora_rank"] or 8),
         base=base,
@@ -126,13 +129,14 @@ def _profile(entry: dict[str, str]) -> Profile | None:
     if source == "QwenLM/Qwen":
         if "8 B/param" in entry["notes"] and method == "full":
             return replace(HF_TRAINER, full=MS_SWIFT.full)  # all in bfloat16
-        # Its GPTQ and full scripts run DeepSpeed on one card, too.
-        if method.startswith("qlora"):
-            return replace(DEEPSPEED, logit_bytes=exactly(8))
+        if method.startswith("qlora"):  # in float16, where 8 bytes a logit are the count
+            return replace(DEEPSPEED, logit_bytes=exactly(8), quantized_embedding_bytes=2)
         return HF_TRAINER if method.startswith("lora") and shared == "single" else DEEPSPEED
     if source.startswith("QwenLM/"):
         return HF_TRAINER
     if source == "modelscope/ms-swift":
+        if "gptq" in method:
+            return replace(MS_SWIFT, quantized_embedding_bytes=2)
         return DEEPSPEED if method == "full" and "zero" in shared else MS_SWIFT
     if source == "mindspore-lab/mindformers" and re.fullmatch(r"dp\d+", shared):
         return MINDFORMERS

@@ -29,6 +29,10 @@ class Range:
         """The larger of two, bound by bound."""
         return Range(max(self.low, other.low), max(self.expected, other.expected), max(self.high, other.high))
 
+    def least(self, other: Range) -> Range:
+        """The smaller of two, bound by bound."""
+        return Range(min(self.low, other.low), min(self.expected, other.expected), min(self.high, other.high))
+
     def above(self, other: Range) -> Range:
         """What `largest` of the two has more than `other`, bound by bound; a term of a sum, no figure."""
         most = self.largest(other)
@@ -129,11 +133,12 @@ class Profile:
     full, adapter, embeddings: what a trained parameter takes, of the model, of LoRA, of an embedding or head
     beside LoRA. quantized_embedding_bytes: of embedding and head beside an int8 or int4 base. kept: what a
     layer leaves for its backward. logit_bytes: of a logit at the loss; logits: most that exist at a time,
-    None: all. head_bytes: a trained embedding's or head's further copies, per parameter of one of them;
-    largest_bytes: the same at the optimizer's step. gathers: how whole tensors are brought together of
-    parts. shards: every rank keeps 1/N of all, whatever `zero` is. context: outside the allocator, None:
-    the card's own figure. offload_factor: the host's memory per byte that is moved there. checkpoint_bytes:
-    on the disk per trained parameter. maps_weights: loading copies nothing.
+    None: all; spare_logits: bytes that the allocator keeps of earlier ones, at most. head_bytes: a trained
+    embedding's or head's further copies, per parameter of one of them; largest_bytes: the same at the
+    optimizer's step. gathers: how whole tensors are brought together of parts. shards: every rank keeps 1/N
+    of all, whatever `zero` is. context: outside the allocator, None: the card's own figure. offload_factor:
+    the host's memory per byte that is moved there. checkpoint_bytes: on the disk per trained parameter.
+    maps_weights: loading copies nothing.
     """
 
     name: str
@@ -146,6 +151,7 @@ class Profile:
     logit_bytes: Range
     fragmentation: Range
     logits: int | None = None
+    spare_logits: Range = NOTHING
     head_bytes: float = 0.0
     largest_bytes: float = 0.0
     gathers: Literal["none", "deepspeed", "mindspore"] = "none"
