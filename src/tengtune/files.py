@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
+from tengtune.ui.lists import first_few, size
 from tengtune.ui.problems import Problem, os_errors
 
 PARTIAL = ".partial"
@@ -120,6 +121,18 @@ def refuse_taken(*folders: Path) -> None:
     for folder in folders:
         if os.path.lexists(folder) and not folder.is_dir():
             raise Problem("io.name_taken", where=folder)
+
+
+def refuse_full(out: Path, area: str) -> None:
+    """Problem where an output that is made anew would replace something: `io.out_is_file` for a file,
+    `<area>.out_exists`, with what is in it, for a folder."""
+    with os_errors(out):
+        if not out.exists():
+            return
+        if not out.is_dir():
+            raise Problem("io.out_is_file", where=out, size=size(out.stat().st_size))
+        if names := sorted(each.name for each in out.iterdir()):
+            raise Problem(f"{area}.out_exists", where=out, found=first_few(names, ", "))
 
 
 def remove(path: Path) -> None:

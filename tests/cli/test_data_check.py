@@ -176,12 +176,45 @@ def test_lengths_and_rows_in_the_models_tokens(tmp_path: Path, capsys: Capture) 
     account = events(out)[-1]
     before = "<|im_start|>system\ns<|im_end|>\n<|im_start|>user\nq<|im_end|>\n<|im_start|>assistant\n"
     lengths = [len(tokenizer.encode(f"{before}{text}<|im_end|>\n").ids) for text in texts]
-    assert (code, account["unit"], account["total"]) == (0, "tokens", sum(lengths))
+    assert (code, account["unit"], account["total"]) == (2, "tokens", sum(lengths))
     assert account["lengths"]["p100"] == max(lengths)
     row = next(row for row in account["rows"] if row["seq_len"] == 16)
     assert row["longer"] == sum(n > 16 for n in lengths)
     assert row["beyond"] == sum(max(n - 16, 0) for n in lengths)
     assert row["rows"] >= -(-sum(min(n, 16) for n in lengths) // 16)
+
+
+@pytest.mark.parametrize("policy", ["cut", "split", "drop"])
+def test_the_verdict_on_a_row_length_is_trainings(policy: str, tmp_path: Path, capsys: Capture) -> None:
+    """Short ones, a long answer, a long question, an exchange too long in a conversation: what the data step
+    drops and remarks on is what the check says before."""
+    tiny.tiny_tokenizer(tmp_path / "model")
+    (tmp_path / "model" / "config.json").write_text(json.dumps(CONFIG), "utf-8")
+    long = {"role": "user", "content": "x" * 300}, {"role": "assistant", "content": "y"}
+    short = {"role": "user", "content": "x"}, {"role": "assistant", "content": "y"}
+    talks = [short, (short[0], {"role": "assistant", "content": "y" * 300}), long, (*short, *long), short]
+    name = write(tmp_path, [{"messages": talk} for talk in talks])
+    lines = f"model: model\ndata: {{files: {name}, seq_len: 64, too_long: {policy}, heldout: 0.0}}\n"
+    (tmp_path / "again.yaml").write_text(lines, "utf-8")
+    assert tengtune(capsys, "data", "again.yaml", "--json")[0] == 0
+    made = json.loads((tmp_path / "runs" / "again" / "data.json").read_text("utf-8"))["figures"]
+    arguments = ("--model", "model", "--seq-len", "64", "--too-long", policy, "--json")
+    code, out, _ = tengtune(capsys, "data", "check", name, *arguments)
+    account = events(out)[-1]
+    assert (account["records"], account["usable"]) == (made["records"], made["kept"])
+    assert account["kinds"] == made["dropped"]
+    assert account["remarks"] == made["remarks"]
+    assert (code, account["dropped"] > 0) == (2, True)
+    faults = [each for each in events(out) if each["event"] == "fault"]
+    assert all(each["fix"] for each in faults if each["code"] != "split")
+    code, out, _ = tengtune(capsys, "data", "check", name, *arguments, "--fix", "fixed.jsonl")
+    assert code == 2
+
+
+def test_what_becomes_of_long_ones_needs_a_length(tmp_path: Path, capsys: Capture) -> None:
+    name = write(tmp_path, [{"instruction": "a", "output": "b"}])
+    code, _, err = tengtune(capsys, "data", "check", name, "--too-long", "drop")
+    assert (code, "check.too_long_without_seq_len" in err) == (2, True)
 
 
 @pytest.mark.parametrize(

@@ -250,6 +250,65 @@ def test_an_image_is_chosen_or_has_to_be_named(
         assert images.choose(chip, backend, found).name == image
 
 
+@pytest.mark.parametrize(
+    ("text", "tag"),
+    [
+        ("a2", "-910b-"),
+        ("910B4", "-910b-"),
+        ("Ascend 910B4-1", "-910b-"),
+        ("Atlas 800T A2", "-910b-"),
+        ("8x atlas-800i-a2", "-910b-"),
+        ("910ProB", "-910-"),
+        ("atlas 800 9000", "-910-"),
+        ("910c", "-a3-"),
+        ("910b", "-910b-"),
+    ],
+)
+def test_cards_by_the_names_people_have_for_them(text: str, tag: str, tengtune: Cli) -> None:
+    code, out, err = tengtune("--cards", "0", "--chip", text)
+    assert code == 0, err
+    assert tag in split(out)[-2]
+    assert ("is taken for the generation" in err) == (text != "a2")
+
+
+@pytest.mark.parametrize("name", ["x86_64", "aarch64", "riscv64"])
+def test_another_machine_need_not_be_like_this_one(
+    name: str, tengtune: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The cards are elsewhere: what this machine is says nothing, and the image's machines are told."""
+    monkeypatch.setattr(machine.platform, "machine", lambda: name)
+    code, out, err = tengtune("--cards", "0-7", "--chip", "A2")
+    assert code == 0, err
+    assert "-910b-" in out
+    assert "for machines of aarch64, x86_64" in err
+    assert "driver that is not known" in err
+
+
+@pytest.mark.parametrize("lang", ["en", "zh"])
+def test_no_question_mark_stands_for_what_is_not_known(
+    lang: str, tmp_path: Path, tengtune: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TENGTUNE_LANG", lang)
+    a_run(tmp_path, model="../base model", data="../数据/a.json")
+    code, _, err = tengtune("--cards", "0", "--chip", "910", "-s", "backend=mindspore")
+    assert (code, "docker.image_unknown" in err) == (2, True)
+    assert "?" not in err
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "exit_code"),
+    [
+        ("a100", "docker.not_ascend", 2),
+        ("cpu", "docker.not_ascend", 2),
+        ("310P3", "plan.no_training", 3),
+        ("910x", "plan.unknown_hardware", 2),
+    ],
+)
+def test_cards_that_have_no_image(text: str, code: str, exit_code: int, tengtune: Cli) -> None:
+    found, out, err = tengtune("--cards", "0", "--chip", text)
+    assert (found, out, code in err) == (exit_code, "", True)
+
+
 def test_the_table_of_images_is_in_order_and_on_the_pages() -> None:
     """A tag says which CANN and which chip it is for; both pages show every image (A3's beside A2's)."""
     codes = {"A2": "-910b-", "A3": "-a3-", "910": "-910-"}

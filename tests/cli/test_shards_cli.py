@@ -101,11 +101,18 @@ def test_one_file_is_not_cut_into_several(tmp_path: Path) -> None:
 
 
 def test_an_output_that_exists_is_kept(tmp_path: Path) -> None:
+    """A file is called a file, and of a folder it is said what is in it."""
     (tmp_path / "x.ckpt").write_text("precious")
     done = tengtune("--shards", RANKS, "--out", tmp_path / "x.ckpt")
     assert done.returncode == 2
-    assert "merge.out_exists" in done.stderr
+    assert "io.out_is_file" in done.stderr
+    assert "a file of this name already (8 B)" in done.stderr
+    assert "folder" not in done.stderr
     assert (tmp_path / "x.ckpt").read_text() == "precious"
+    done = tengtune("--shards", RANKS, "--out", tmp_path)
+    assert done.returncode == 2
+    assert "merge.out_exists" in done.stderr
+    assert "It holds x.ckpt." in done.stderr
 
 
 def rank_files(out: Path) -> list[str]:

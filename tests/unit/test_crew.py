@@ -81,6 +81,37 @@ def test_an_end_without_a_note_counts_by_its_code(tmp_path: Path) -> None:
     assert caught.value.exit_code == 3
 
 
+STOPPED = """
+import os, signal, time
+from pathlib import Path
+from tengtune.train.stop import StopRequest
+from tengtune.ui.console import Console
+with StopRequest(Console("quiet")) as stop:
+    os.kill({launcher}, signal.SIGINT)
+    while not stop.signal:
+        time.sleep(0.01)
+Path({told!r}).write_text(str(stop.signal))
+"""
+
+
+def test_a_rank_knows_what_the_user_did(tmp_path: Path) -> None:
+    """What reaches a rank may be SIGTERM: MindSpore's handler makes it of SIGINT while a graph runs, and the
+    launcher sends it to a rank that has not begun, as here."""
+    told = tmp_path / "told"
+    with pytest.raises(Stopped) as caught:
+        crew(tmp_path, [STOPPED.format(launcher=os.getpid(), told=str(told))], limit_s=None).run()
+    assert caught.value.exit_code == 128 + signal.SIGINT
+    assert int(told.read_text()) == signal.SIGINT
+
+
+def test_the_last_lines_are_lines_with_something_in_them(tmp_path: Path) -> None:
+    """Frameworks end their tracebacks with blank lines, which would push the reason off the screen."""
+    (tmp_path / "rank_0.log").write_text("the reason\n" + "\n \t\n" * 40, "utf-8")
+    with pytest.raises(Problem) as caught:
+        crew(tmp_path, ["raise SystemExit(3)"]).run()
+    assert caught.value.values["lines"] == "  the reason"
+
+
 HOLDER = """
 import subprocess, sys, time
 from pathlib import Path

@@ -11,6 +11,7 @@ import click
 from tengtune import engine
 from tengtune.cli.command import Command
 from tengtune.cli.options import FOLDER, make_console, parse_size, reading_options
+from tengtune.files import refuse_full
 from tengtune.lock import beside, held
 from tengtune.recipe import Recipe
 from tengtune.ui import language
@@ -73,7 +74,7 @@ def command(
         raise Problem("convert.out_is_file", where=dst)
     if shard_size and to == "mindspore":
         raise Problem("convert.one_file", where=dst)
-    _check_empty(dst)
+    refuse_full(dst, "convert")
     from tengtune.steps import convert
     from tengtune.weights.convert_adapter import AdapterConversion
     from tengtune.weights.output import refuse_here, refuse_input
@@ -93,13 +94,8 @@ def command(
         )
         return
     with held(beside(dst), console):
-        _check_empty(dst)
+        refuse_full(dst, "convert")
         console.result(str(dst), folder=str(dst), **convert.convert(job, dst, console, limit))
-
-
-def _check_empty(dst: Path) -> None:
-    if dst.exists() and not (dst.is_dir() and not any(dst.iterdir())):
-        raise Problem("convert.out_exists", where=dst)
 
 
 next(parameter for parameter in command.params if parameter.name == "run").metavar = "SRC"

@@ -14,7 +14,7 @@ from tengtune import lock
 from tengtune.cli.command import Command
 from tengtune.cli.options import FOLDER, make_console
 from tengtune.files import PARTIAL
-from tengtune.recipe import Data, DataFormat, LabelPolicy
+from tengtune.recipe import Data, DataFormat, LabelPolicy, TooLong
 from tengtune.ui.console import Console
 from tengtune.ui.problems import WRONG_INPUT, Problem
 
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 LINES = (".jsonl", ".ndjson")
 """Names of files with a record a line."""
+UNFITTING = ("too_long", "no_room", "no_label")
+"""What makes a sound record useless for rows of a length."""
 SEQ_LEN = int(Data.model_fields["seq_len"].default)
 
 
@@ -65,6 +67,7 @@ def _pair(text: str) -> tuple[str, str]:
 @click.option(
     "--policy", type=click.Choice(get_args(LabelPolicy)), default="assistant", help="cli.opt_policy"
 )
+@click.option("--too-long", type=click.Choice(get_args(TooLong)), help="cli.opt_too_long")
 @click.option("--fix", "out", type=FOLDER, metavar="OUT", help="cli.opt_fix")
 @click.option("--force", is_flag=True, help="cli.opt_overwrite")
 def check(
@@ -73,30 +76,36 @@ def check(
     folder: Path | None,
     seq_len: int | None,
     policy: LabelPolicy,
+    too_long: TooLong | None,
     out: Path | None,
     force: bool,
 ) -> None:
-    """Read data files and tell everything that is wrong with them."""
+    """Read data files and tell everything that is wrong with them; with a row length also what a training
+    with it would cut or leave out."""
     from tengtune.cli.data_account import show
     from tengtune.data.check import check as check_files
     from tengtune.data.fix import beside
     from tengtune.data.judge import Judge
-    from tengtune.data.render import style_of
+    from tengtune.data.render import Renderer, style_of
     from tengtune.hub.meter import meter
     from tengtune.models.spec import from_folder
     from tengtune.text.tokenizer import ENDOFTEXT, IM_END, IM_START
 
     if seq_len and not folder:
         raise Problem("check.seq_len_without_model", where="--seq-len")
+    if too_long and not seq_len:
+        raise Problem("check.too_long_without_seq_len", where="--too-long")
     reader.lenient = True
     spec = from_folder(folder) if folder else None
     style = style_of(folder, spec, policy, None) if folder and spec else None
     control = style.tokenizer.control if style else (IM_START, IM_END, ENDOFTEXT)
     judge = Judge(policy, control, style.template.tools if style else True)
+    renderer = Renderer(style, judge, seq_len, too_long or "cut") if style and seq_len else None
     unreadable: list[Problem] = []
     with reserved(reader, (out, *beside(out)) if out else (), LINES, force, console):
         with meter(console, size_of(reader), "check.progress") as advance:
-            account = check_files(reader, judge, style, each_fault(console), unreadable.append, advance)
+            told = each_fault(console)
+            account = check_files(reader, judge, style, told, unreadable.append, advance, renderer)
         for problem in unreadable:
             console.problem(problem)
         rows = account.rows(seq_len or SEQ_LEN, spec.max_positions) if spec else []
@@ -105,7 +114,8 @@ def check(
         if out and report.kept:
             _fix(reader, judge, out, console)
     faulty = bool(report.dropped) or report.broken
-    if unreadable or (faulty and not out) or not report.kept:
+    unfitting = any(code in report.dropped for code in UNFITTING)  # which no --fix changes
+    if unreadable or (faulty and not out) or unfitting or not report.kept:
         click.get_current_context().exit(WRONG_INPUT)
 
 

@@ -10,7 +10,6 @@ import click
 
 from tengtune.cli.command import Command, misused
 from tengtune.cli.options import FOLDER, make_console, settings_option
-from tengtune.ui import language
 from tengtune.ui.console import Console
 from tengtune.ui.problems import Problem
 
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
 @click.command("docker", cls=Command, help="cli.docker")
 @click.argument("run", required=False, type=FOLDER)
 @click.option("--cards", metavar="LIST", help="cli.opt_docker_cards")
-@click.option("--chip", type=click.Choice(["910", "A2", "A3"]), help="cli.opt_chip")
+@click.option("--chip", metavar="NAME", help="cli.opt_chip")
 @click.option("-i", "--image", help="cli.opt_image")
 @click.option("-n", "--name", help="cli.opt_container")
 @click.option("--user", metavar="UID:GID", help="cli.opt_user")
@@ -41,8 +40,8 @@ def command(
 ) -> None:  # fmt: skip
     """The docker command of a container for this run."""
     from tengtune import recipe as recipes
+    from tengtune.docker import images, render
     from tengtune.docker import machine as machines
-    from tengtune.docker import render
 
     console = make_console(quiet, as_json)
     if like is not None:
@@ -56,6 +55,10 @@ def command(
         run = Path("run.yaml")
     if run is None and overrides:
         raise misused("docker.set_alone")
+    if chip is not None:
+        named, chip = chip, images.generation(chip)
+        if chip.lower() != named.lower():
+            console.say("docker.chip_meant", named=named, chip=chip)
     recipe = recipes.load(run, overrides) if run else None
     machine = machines.look()
     if image is None:
@@ -127,8 +130,15 @@ def _image(chip: str | None, recipe: Recipe | None, machine: Machine, console: C
         only_mindspore = not importlib.util.find_spec("torch") and importlib.util.find_spec("mindspore")
         backend = "mindspore" if only_mindspore else "torch"
     image = images.choose(chip, backend, machine)
-    driver = machine.driver or language.say("docker.driver_unknown")
-    console.say("docker.chosen", image=image.name, cann=image.cann, chip=chip, backend=backend, driver=driver)
+    console.say(
+        "docker.chosen",
+        image=image.name,
+        cann=image.cann,
+        machines=", ".join(image.machines),
+        chip=chip,
+        backend=backend,
+        driver=images.driver_of(machine),
+    )
     if image.install:
         console.say("docker.install", packages=image.install)
     return image.name

@@ -12,7 +12,6 @@ from tengtune.cli.command import Command, Group
 from tengtune.cli.options import FOLDER, run_file
 from tengtune.lock import beside, held
 from tengtune.ui.console import Console
-from tengtune.ui.problems import Problem, os_errors
 
 COMMANDS = "commands.sh"
 
@@ -39,7 +38,7 @@ def mindformers(
     from tengtune.weights.output import refuse_here
 
     refuse_here(out)
-    _check_empty(out)
+    files.refuse_full(out, "mindformers")
     chosen = cards.parse(hardware) if hardware else cards.of_run(recipe)
     spec = specs.from_folder(recipe.model_folder)
     job = write.job(recipe, spec, form, chosen, Path(out).absolute())
@@ -47,7 +46,7 @@ def mindformers(
     head = [language.say("mindformers.made_for", run=recipe.file.name, form=job.form, cards=job.hardware)]
     top = "".join(f"# {line}\n" for line in [*head, *comments(notes)])
     with held(beside(out), console):
-        _check_empty(out)
+        files.refuse_full(out, "mindformers")
         with files.atomic_folder(out) as partial:
             for name, tree in trees.items():
                 files.write_text(partial / name, top + write.dump(tree))
@@ -57,9 +56,3 @@ def mindformers(
         console.say("mindformers.line", mark=mark, key=note.key, told=note.text)
     written = [str(out / name) for name in (*trees, COMMANDS)]
     console.result("\n".join([script, *written]), folder=str(out), files=written, commands=script)
-
-
-def _check_empty(out: Path) -> None:
-    with os_errors(out):
-        if out.exists() and not (out.is_dir() and not any(out.iterdir())):
-            raise Problem("mindformers.out_exists", where=out)

@@ -68,14 +68,14 @@ def command(
     console, limit = make_console(options["quiet"], options["as_json"]), parse_size(shard_size or "5GB")
     if shard_size and "shards" in given and out.suffix in (".ckpt", ".safetensors"):
         raise Problem("convert.one_file", where=out)
+    from tengtune.files import refuse_full
     from tengtune.steps import merge
     from tengtune.weights.output import refuse_here, refuse_input
 
     refuse_here(out)
     refuse_input("merge.out_is_input", out, *filter(None, (base, adapter, shards, strategy, split)))
     with held(beside(out), console):
-        if out.exists() and not (out.is_dir() and not any(out.iterdir())):
-            raise Problem("merge.out_exists", where=out)
+        refuse_full(out, "merge")
         if "base" in given:
             figures = merge.merge_adapter(base, adapter, out, console, limit)
         elif "shards" in given:

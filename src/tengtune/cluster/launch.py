@@ -20,7 +20,7 @@ from typing import Any
 
 from tengtune import cards, files
 from tengtune.cluster import hccl
-from tengtune.cluster.place import PROGRESS, Place
+from tengtune.cluster.place import PROGRESS, Place, asked_file
 from tengtune.cluster.preflight import MARK
 from tengtune.cluster.watch import Crew, end_file
 from tengtune.lock import descriptors
@@ -64,7 +64,8 @@ def launch(recipe: Recipe, console: Console, anew: bool) -> tuple[list[str], dic
     with os_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
     starts = plan(recipe, console, anew)
-    for old in [path for start in starts for path in (start.log, start.progress, end_file(start.log))]:
+    left = [path for start in starts for path in (start.log, start.progress, end_file(start.log))]
+    for old in (*left, asked_file(starts[0].progress)):
         files.remove(old)
     if starts[0].place.rank == 0:
         files.remove(folder / RESULT)

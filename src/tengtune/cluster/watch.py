@@ -8,7 +8,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -194,6 +194,8 @@ class Crew:
                 self._send(signal.SIGKILL)
             else:
                 self._signal = number
+                with suppress(OSError):  # a full disk: then the ranks tell what reached them
+                    place.note_signal(self._starts[0].progress, number)
                 self._console.say("cluster.stopping", signal=signal.Signals(number).name)
                 self._pass_on(number)
 
@@ -262,4 +264,5 @@ def _last_lines(log: Path) -> str:
         text = log.read_text("utf-8", "replace")
     except OSError:
         return ""
-    return "\n".join(f"  {line}" for line in text.rstrip().splitlines()[-LAST_LINES:])
+    lines = [line.rstrip() for line in text.splitlines() if line.strip()]
+    return "\n".join(f"  {line}" for line in lines[-LAST_LINES:])

@@ -17,7 +17,7 @@ from tengtune.data.judge import Judge
 from tengtune.data.ordered import ordered
 from tengtune.data.pack import pack
 from tengtune.data.read import Outcome, Reader
-from tengtune.data.render import Batch, Style, batches
+from tengtune.data.render import Batch, Renderer, Style, batches
 from tengtune.data.report import Report
 from tengtune.data.scripts import language_of
 from tengtune.text.conversation import Conversation
@@ -33,7 +33,8 @@ ROWS = (512, 1024, 2048, 4096, 8192, 16384, 32768)
 
 class Looked(NamedTuple):
     """What was found in a batch: of the conversations that can be used their record numbers, the hashes of
-    what is asked and of all, their lengths (tokens; without a tokenizer characters) and languages; faults."""
+    what is asked and of all, their lengths (tokens; without a tokenizer characters) and languages; faults;
+    and how many records are of use to a training."""
 
     file: str
     records: list[int]
@@ -42,6 +43,7 @@ class Looked(NamedTuple):
     lengths: Int64
     languages: list[str]
     faults: list[Fault]
+    kept: int
 
 
 class RowLength(NamedTuple):
@@ -80,7 +82,7 @@ class Account:
         self._wholes.extend(looked.wholes)
         self.languages.update(looked.languages)
         self.report.lengths(looked.lengths)
-        self.report.kept += len(set(looked.records))
+        self.report.kept += looked.kept
         for fault in looked.faults:
             self.report.fault(fault)
 
@@ -132,15 +134,17 @@ def check(
     each: Callable[[Fault], object],
     unreadable: Callable[[Problem], object],
     advance: Callable[[int], None] = lambda count: None,
+    renderer: Renderer | None = None,
 ) -> Account:
     """Read everything and look at it. Every fault is handed to `each`, and why a file cannot be read (from
     there on) to `unreadable`. `style`: how the model in question wants conversations written; without one,
-    lengths are characters. `advance` is told how many bytes were read."""
+    lengths are characters. `advance` is told how many bytes were read. `renderer`: what training would make
+    rows with; what it would cut or leave out are faults, too."""
     report = Report(each, SHOWN_FAULTS)
     account = Account(report)
 
     def look(batch: Batch) -> Looked:
-        return _looked(batch, judge, style)
+        return _looked(batch, judge, style, renderer)
 
     items = whatever_is_readable(reader, unreadable, advance)
     for looked in ordered(look, batches(items, report.fault)):
@@ -165,7 +169,7 @@ def whatever_is_readable(
                 yield Fault(name, None, None, "no_record", dropped=False)
 
 
-def _looked(batch: Batch, judge: Judge, style: Style | None) -> Looked:
+def _looked(batch: Batch, judge: Judge, style: Style | None, renderer: Renderer | None) -> Looked:
     found = judge.batch(batch.talks)
     faults = [
         fault
@@ -174,7 +178,12 @@ def _looked(batch: Batch, judge: Judge, style: Style | None) -> Looked:
     ]
     usable = batch.usable(found)
     talks = [batch.talks[i] for i in usable]
-    if style is None:
+    records = [batch.numbers[i] for i in usable]
+    kept = set(records)
+    if renderer is not None:
+        made = renderer(batch)
+        lengths, faults, kept = made.tokens, made.faults, set(made.records.tolist())
+    elif style is None:
         lengths = np.array([sum(len(m.content) for m in talk.messages) for talk in talks], np.int64)
     else:
         _, _, begins = style.plain(talks) if batch.plain else style.flat(talks)
@@ -182,12 +191,13 @@ def _looked(batch: Batch, judge: Judge, style: Style | None) -> Looked:
     hashes = [_hashes(talk) for talk in talks]
     return Looked(
         batch.file,
-        [batch.numbers[i] for i in usable],
+        records,
         [question for question, _ in hashes],
         [whole for _, whole in hashes],
         lengths,
         [language_of("\n".join(m.content for m in talk.messages if m.role != "system")) for talk in talks],
         faults,
+        len(kept),
     )
 
 

@@ -15,14 +15,15 @@ from tengtune.host.place import Output, Place
 class Machine:
     """`cards`: numbers of the nodes /dev/davinciN; `group`: the group id that owns them, None without a card;
     `chip`: 910, A2, A3 or 310P, None where PCI ids do not tell; `driver`: its version in lower case;
-    `ascend`: the folder the driver is installed in; `root` is "/" but in tests."""
+    `ascend`: the folder the driver is installed in; `architecture`: None without a card, as the command is
+    for another machine then; `root` is "/" but in tests."""
 
     cards: tuple[int, ...]
     group: int | None
     chip: str | None
     driver: str | None
     ascend: str
-    architecture: str
+    architecture: str | None
     root: Path
 
     def has(self, path: str) -> bool:
@@ -45,7 +46,7 @@ def look(root: Path = Path("/")) -> Machine:
         chip=_chip(root),
         driver=driver.lower() if driver else None,
         ascend=ascend.rstrip("/"),
-        architecture=platform.machine(),
+        architecture=platform.machine() if nodes else None,
         root=root,
     )
 

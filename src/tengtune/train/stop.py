@@ -9,6 +9,7 @@ import time
 from types import TracebackType
 from typing import Any
 
+from tengtune.cluster.place import asked
 from tengtune.ui.console import Console
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -52,8 +53,8 @@ class StopRequest:
                 if self._console.err.isatty():
                     os.write(2, b"\033[?25h\n")  # the cursor, which a progress line may have hidden
                 os._exit(128 + number)
-            self.signal, first = number, time.monotonic()
-            self._console.say("train.stopping", signal=signal.Signals(number).name)
+            self.signal, first = asked(number), time.monotonic()
+            self._console.say("train.stopping", signal=signal.Signals(self.signal).name)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
