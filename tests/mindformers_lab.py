@@ -3,12 +3,15 @@ forward pass in plain torch, which splits the fused linears as mindformers' mode
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+
+from tests.fault_lab import python
 
 Weights = dict[str, np.ndarray]
 
@@ -213,3 +216,39 @@ def _feed_forward(x: Tensor, block: Weights | Any, layout: str, qwen1: bool) -> 
         F.silu(gate) * up,
         block["feed_forward.w2.weight" if layout == "qkv-concat" else "mlp.linear_fc2.weight"],
     )
+
+
+THEIR_MERGE = """
+import sys
+from pathlib import Path
+import mindspore as ms
+import numpy as np
+for run in map(Path, sys.argv[1:]):
+    strategy = str(run / "merged_strategy.ckpt")
+    ms.merge_pipeline_strategys(str(run / "output" / "strategy"), strategy)
+    for part in ("checkpoint_network", "checkpoint"):
+        out = run / "theirs" / part
+        ms.transform_checkpoints(str(run / "output" / part), str(out), "whole", strategy, None)
+        whole = ms.load_checkpoint(str(out / "rank_0" / "whole0.ckpt"))
+        wide = {n: p.astype(ms.float32) if p.dtype == ms.bfloat16 else p for n, p in whole.items()}
+        np.savez(run / f"theirs_{part}.npz", **{name: p.asnumpy() for name, p in wide.items()})
+"""
+
+
+def mindspore_joins(*runs: Path) -> None:
+    """Have MindSpore join each run's output folder, into `theirs_checkpoint.npz` and
+    `theirs_checkpoint_network.npz` beside it."""
+    done = python(THEIR_MERGE, *runs)
+    assert done.returncode == 0, done.stderr
+
+
+def wide(weights: Weights) -> Weights:
+    # By name: once MindSpore is loaded NumPy's "bfloat16" is a type of its own.
+    return {n: a.astype(np.float32) if a.dtype.name == "bfloat16" else a for n, a in weights.items()}
+
+
+def same(found: Weights, wanted: Weights) -> None:
+    assert found.keys() == wanted.keys()
+    for name, array in wanted.items():
+        assert (found[name].shape, found[name].dtype) == (array.shape, array.dtype), name
+        assert np.array_equal(found[name], array), name

@@ -11,8 +11,15 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 from tests.cli.test_export_import import tengtune
-from tests.fault_lab import python
-from tests.mindformers_lab import Weights, adapter_in_mindformers, in_layout, qwen1_in_mindformers
+from tests.mindformers_lab import (
+    Weights,
+    adapter_in_mindformers,
+    in_layout,
+    mindspore_joins,
+    qwen1_in_mindformers,
+    same,
+    wide,
+)
 from tests.qwen1 import to_qwen1
 from tests.tiny import tiny_model, tiny_tokenizer
 
@@ -28,21 +35,6 @@ output: {{layout: mindformers}}
 """
 # 20 rows, 8 a step: the third step ends the first epoch.
 TREES = {"full": ("qwen2", "full"), "qwen1": ("qwen1", "lora")}
-THEIR_MERGE = """
-import sys
-from pathlib import Path
-import mindspore as ms
-import numpy as np
-for run in map(Path, sys.argv[1:]):
-    strategy = str(run / "merged_strategy.ckpt")
-    ms.merge_pipeline_strategys(str(run / "output" / "strategy"), strategy)
-    for part in ("checkpoint_network", "checkpoint"):
-        out = run / "theirs" / part
-        ms.transform_checkpoints(str(run / "output" / part), str(out), "whole", strategy, None)
-        whole = ms.load_checkpoint(str(out / "rank_0" / "whole0.ckpt"))
-        wide = {n: p.astype(ms.float32) if p.dtype == ms.bfloat16 else p for n, p in whole.items()}
-        np.savez(run / f"theirs_{part}.npz", **{name: p.asnumpy() for name, p in wide.items()})
-"""
 
 
 @pytest.fixture(scope="module")
@@ -57,8 +49,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (folder / f"{name}.yaml").write_text(RUN.format(model=model, method=method))
         code, _, err = tengtune(folder, "train", f"{name}.yaml")
         assert code == 0, err
-    done = python(THEIR_MERGE, *(folder / "runs" / name for name in TREES))
-    assert done.returncode == 0, done.stderr
+    mindspore_joins(*(folder / "runs" / name for name in TREES))
     return folder
 
 
@@ -90,18 +81,6 @@ def states(place: Path, name: str) -> dict[str, Weights]:
     return found
 
 
-def wide(weights: Weights) -> Weights:
-    # By name: once MindSpore is loaded NumPy's "bfloat16" is a type of its own.
-    return {n: a.astype(np.float32) if a.dtype.name == "bfloat16" else a for n, a in weights.items()}
-
-
-def check(found: Weights, wanted: Weights) -> None:
-    assert found.keys() == wanted.keys()
-    for name, array in wanted.items():
-        assert (found[name].shape, found[name].dtype) == (array.shape, array.dtype), name
-        assert np.array_equal(found[name], array), name
-
-
 @pytest.mark.parametrize("name", TREES)
 def test_both_join_the_ranks_to_what_was_trained(name: str, place: Path) -> None:
     tree, wanted = place / "runs" / name / "output", expected(place, name)
@@ -110,8 +89,8 @@ def test_both_join_the_ranks_to_what_was_trained(name: str, place: Path) -> None
     ]
     code, _, err = tengtune(place, "merge", "--shards", str(tree), "--out", f"{name}.safetensors")
     assert code == 0, err
-    check(load_file(place / f"{name}.safetensors"), wanted)
-    check(dict(np.load(tree.parent / "theirs_checkpoint_network.npz")), wide(wanted))
+    same(load_file(place / f"{name}.safetensors"), wanted)
+    same(dict(np.load(tree.parent / "theirs_checkpoint_network.npz")), wide(wanted))
 
 
 def test_the_checkpoint_has_masters_moments_and_counters(place: Path) -> None:
@@ -121,7 +100,7 @@ def test_the_checkpoint_has_masters_moments_and_counters(place: Path) -> None:
     wanted = {**kept["param"]}
     for kind, before in (("exp_avg", "adam_m"), ("exp_avg_sq", "adam_v")):
         wanted |= {f"{before}.{name}": array for name, array in kept[kind].items()}
-    check({name: theirs[name] for name in wanted}, wanted)
+    same({name: theirs[name] for name in wanted}, wanted)
     counters = {name: theirs[name].tolist() for name in theirs.keys() - wanted.keys()}
     assert counters == {"loss_scale": 1.0, "epoch_num": 1, "step_num": 3, "global_step": [3]}
     for rank in (0, 1):

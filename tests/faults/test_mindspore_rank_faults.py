@@ -12,7 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
-from tests.faults.test_ranks import RUN_MANY, end, free_port, losses, ranks_of, start
+from tests.faults.test_ranks import RUN_MANY, TENGTUNE, end, free_port, losses, ranks_of, start
+from tests.mindformers_lab import adapter_in_mindformers, in_layout, mindspore_joins, same, wide
 from tests.training_lab import metrics, project
 
 RUN = RUN_MANY.replace("lr: 10", "lr: 0.01").replace("max_steps: 6", "max_steps: 30") + "backend: mindspore\n"
@@ -55,13 +56,26 @@ def assert_alike(run: Path, alone: Path) -> None:
 
 @pytest.mark.slow
 def test_two_machines_train_as_one(alone: Path, tmp_path: Path) -> None:
+    """And MindSpore joins the parts that the two leave to the adapter that they trained, bit for bit."""
     run = project(tmp_path, RUN)
     meet = ("-s", "parallel.nodes=2", "--master", f"127.0.0.1:{free_port()}")
-    for process in [start(run, *meet, "--node-rank", str(node)) for node in (0, 1)]:
+    tree = ("-s", "output.layout=mindformers")
+    for process in [start(run, *meet, *tree, "--node-rank", str(node)) for node in (0, 1)]:
         code, said = end(process, SECONDS)
         assert code == 0, said
         assert "DISTRIBUTED" not in said
     assert_alike(run, alone)
+    trained = tmp_path / "runs" / "run"
+    mindspore_joins(trained)
+    merged = tmp_path / "ours.safetensors"
+    ours = [*TENGTUNE, "merge", "--shards", str(trained / "output"), "--out", str(merged)]
+    subprocess.run(ours, check=True, capture_output=True)
+    wanted = {
+        **in_layout(load_file(tmp_path / "model" / "model.safetensors"), "mindformers", {}),
+        **adapter_in_mindformers(load_file(trained / "adapter" / "adapter_model.safetensors"), qwen1=False),
+    }
+    same(load_file(merged), wanted)
+    same(dict(np.load(trained / "theirs_checkpoint_network.npz")), wide(wanted))
 
 
 @pytest.mark.slow

@@ -301,6 +301,25 @@ def test_what_cannot_be_is_said_before_anything_starts(
     assert (status, code in said) == (2, True), said
 
 
+@pytest.mark.parametrize(
+    "variables",
+    [
+        {"RANK": "1", "WORLD_SIZE": "2"},
+        {"MS_ROLE": "MS_WORKER", "RANK_ID": "1", "MS_WORKER_NUM": "2", "MS_SCHED_HOST": "127.0.0.1"},
+        {"MS_ROLE": "MS_SCHED", "RANK_ID": "0", "MS_WORKER_NUM": "2", "MS_SCHED_HOST": "127.0.0.1"},
+    ],
+)
+def test_torchrun_and_msrun_are_not_needed(
+    variables: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each of the processes that they start is told so, and begins nothing."""
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    code, said = end(start(project(tmp_path, RUN_MANY)))
+    assert (code, "cluster.foreign_launcher" in said) == (2, True), said
+    assert not (tmp_path / "runs" / "run").exists()
+
+
 def test_a_dry_run_prints_what_would_be_started(tmp_path: Path) -> None:
     code, said = end(start(project(tmp_path, RUN_MANY), "--dry-run", "--json"))
     assert code == 0, said

@@ -1,7 +1,7 @@
 """This process's place among the processes of a training, as its launcher put it into the environment.
 
 The variables are torchrun's (https://pytorch.org/docs/stable/elastic/run.html): RANK, WORLD_SIZE, LOCAL_RANK,
-LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT.
+LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT. Those of MindSpore's msrun are understood as well.
 """
 
 from __future__ import annotations
@@ -42,6 +42,9 @@ class Place:
 def here() -> Place:
     """This process's place; alone where no launcher said anything."""
     names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
+    if "RANK" not in os.environ and under_msrun():
+        rank, world = int(os.environ["RANK_ID"]), int(os.environ["MS_WORKER_NUM"])
+        return Place(rank, world, int(os.environ.get("DEVICE_ID", "0")), world)
     if "RANK" not in os.environ or "WORLD_SIZE" not in os.environ:
         return Place()
     defaults = ("0", "1", "0", "1")
@@ -67,6 +70,12 @@ def asked(number: int) -> int:
 def asked_file(progress: Path) -> Path:
     """Where the launcher's signal is noted, one file for all ranks of a machine."""
     return progress.with_name(_ASKED)
+
+
+def under_msrun() -> bool:
+    """Whether msrun started this process: then its scheduler runs already. It does not tell how many ranks
+    there are on this machine."""
+    return "MS_ROLE" in os.environ and {"RANK_ID", "MS_SCHED_HOST"} <= os.environ.keys()
 
 
 JOINING = 1

@@ -74,7 +74,10 @@ def _learned(recipe: Recipe) -> dict[str, Any]:
 
 
 def check(recipe: Recipe) -> None:
-    """Problem for what the back end lacks, for a model folder that is not whole, for targets it has not."""
+    """Problem for what the back end lacks, for a model folder that is not whole, for targets it has not, and
+    where torchrun or msrun started this command several times over."""
+    if here().world > 1:
+        raise Problem("cluster.foreign_launcher", where=recipe.file, world=here().world, run=recipe.called())
     spec = None if recipe.to_download else specs.from_folder(recipe.model_folder)
     capabilities.refuse(recipe, spec, base.choose(recipe))
     if spec is not None:

@@ -178,14 +178,31 @@ _joined = False
 
 def join(limit_minutes: float | None) -> Group:
     """Meet the other ranks, if a launcher started several: MindSpore's dynamic cluster, whose scheduler is
-    started by rank 0. limit_minutes: how long one may wait for the others, None: a day. See
-    https://www.mindspore.cn/tutorials/en/stable/parallel/dynamic_cluster.html for the variables."""
+    started by rank 0, or by msrun. limit_minutes: how long one may wait for the others, None: a day."""
     global _joined
     mine = place.here()
     group = Group(mine)
     if mine.world == 1 or _joined:
         return group
-    seconds = str(round(60 * (limit_minutes or 24 * 60)))
+    if os.environ.get("MS_ROLE") == "MS_SCHED":  # msrun has its scheduler run the ranks' own command
+        communication.init()
+        sys.exit()
+    if not place.under_msrun():
+        _meet(mine, str(round(60 * (limit_minutes or 24 * 60))))
+    place.beat()
+    with _lost_peers():
+        communication.init()
+        if communication.get_rank() != mine.rank:
+            raise RuntimeError(f"rank {mine.rank} is numbered {communication.get_rank()}")
+    atexit.register(_hush)
+    group.most(0)
+    _joined = True
+    return group
+
+
+def _meet(mine: place.Place, seconds: str) -> None:
+    """Set up a dynamic cluster: its variables, and on rank 0 its scheduler. See
+    https://www.mindspore.cn/tutorials/en/stable/parallel/dynamic_cluster.html"""
     os.environ |= {
         "MS_SCHED_HOST": os.environ["MASTER_ADDR"],
         "MS_SCHED_PORT": os.environ["MASTER_PORT"],
@@ -205,15 +222,6 @@ def join(limit_minutes: float | None) -> Group:
             stderr=subprocess.DEVNULL,
         )
     os.environ["MS_ROLE"] = "MS_WORKER"
-    place.beat()
-    with _lost_peers():
-        communication.init()
-        if communication.get_rank() != mine.rank:
-            raise RuntimeError(f"rank {mine.rank} is numbered {communication.get_rank()}")
-    atexit.register(_hush)
-    group.most(0)
-    _joined = True
-    return group
 
 
 def _hush() -> None:
@@ -229,5 +237,5 @@ def _lost_peers() -> Iterator[None]:
         yield
     except (RuntimeError, ValueError, TypeError) as error:
         reason = (str(error).strip() or type(error).__name__).splitlines()[0][:300]
-        address = f"{os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')}"
+        address = f"{os.environ.get('MS_SCHED_HOST')}:{os.environ.get('MS_SCHED_PORT')}"
         raise Problem("cluster.peer_lost", where=address, exit_code=FAILED_RUN, reason=reason) from error
