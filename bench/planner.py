@@ -1,11 +1,12 @@
-"""How far `tengtune plan` is from published peaks of memory, beside the rule of 16 bytes a parameter.
+"""How far `tengtune plan` is from published peaks of memory and speeds, beside other estimators.
 
     python bench/planner.py [--rows]
 
 facts/measurements.csv has the published figures with their sources. Scored are rows with a model that is
-known, rows of a known length, and a way of sharing that the planner has; what is left out is counted. "fitted
-without" leaves one model size out at a time: bytes a logit, slack and context of each program are fitted on
-the other sizes.
+known, rows of a known length, and a way of sharing that the planner has; what is left out is counted.
+"without size" leaves one model size out at a time: a program's constants (memory: a factor on its bytes a
+logit, slack and context; time: factors on its share of the peak and on the time to start a kernel) are fitted
+on the other sizes. A speed above 65% of the peak is held to be a printing error and left out.
 """
 
 from __future__ import annotations
@@ -15,16 +16,25 @@ import statistics
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from itertools import product
+from typing import TypeVar
 
-from tengtune.plan import memory, published
+from tengtune.plan import memory, published, time
+from tengtune.plan.hardware import Hardware, find
 from tengtune.plan.published import Row
-from tengtune.plan.strategy import Profile, exactly
+from tengtune.plan.strategy import exactly
 
-_GRID = list(product((0.7, 0.8, 0.9, 1.0, 1.1, 1.25, 1.4), (1.0, 1.02, 1.05, 1.08), (0.3e9, 1.0e9, 1.8e9)))
+MOST_MFU = 0.65
+_MEMORY_GRID = tuple(
+    product((0.7, 0.8, 0.9, 1.0, 1.1, 1.25, 1.4), (1.0, 1.02, 1.05, 1.08), (0.3e9, 1.0e9, 1.8e9))
+)
+_TIME_GRID = tuple(product((0.6, 0.7, 0.8, 0.9, 1.0, 1.1, 1.2, 1.3), (0.8, 0.9, 1.0, 1.1, 1.2)))
+_CARDS = {"A100": "a100", "A800": "a800", "910A": "910a", "910B 64G": "910b3", "910B3": "910b3"}
+Guess = Callable[[Row], "float | None"]
+T = TypeVar("T")
 
 
 def read() -> tuple[list[Row], int]:
-    """The rows that can be scored, and how many peaks cannot."""
+    """The rows whose peak can be scored, and how many peaks cannot."""
     peaks = sum(map(published.has_peak, published.entries()))
     rows = [row for row in published.rows() if row.peak_bytes is not None]
     return rows, peaks - len(rows)
@@ -35,12 +45,61 @@ def predicted(row: Row) -> float:
     return row.predicted()
 
 
+# Other estimators' rules, as far as each goes; None where it has none.
+
+
 def naive(row: Row) -> float:
     """16 bytes a trained parameter, 2 a frozen one, shared as ZeRO shares."""
     trained = memory.trained_parameters(row.spec, row.strategy)
     frozen = 0 if row.strategy.method == "full" else row.spec.parameters()
-    cards = row.strategy.cards if row.strategy.zero == 3 else 1
-    return (16.0 * trained + 2.0 * frozen) / cards
+    return (16.0 * trained + 2.0 * frozen) / _sharing(row)
+
+
+def deepspeed_estimator(row: Row) -> float | None:
+    """estimate_zero2_ and estimate_zero3_model_states_mem_needs without offload: 2P + 18P/N, and 4 x the
+    largest layer + 18P/N; it takes all parameters for trained."""
+    zero, count = row.strategy.zero, row.spec.parameters()
+    if row.strategy.method != "full" or zero < 2:
+        return None
+    whole = 2.0 * count if zero == 2 else 4.0 * memory.counts(row.spec).embedding
+    return whole + 18.0 * count / row.strategy.cards
+
+
+def accelerate_estimator(row: Row) -> float | None:
+    """`accelerate estimate-memory`: training with Adam is 4 x the weights; of full tuning."""
+    return 4 * 2.0 * row.spec.parameters() if row.strategy.method == "full" else None
+
+
+def korthikanti(row: Row) -> float:
+    """States, s b h (34 + 5 a s / h) a layer, 2 s b h with recompute (arXiv 2205.05198); 4 a logit."""
+    spec, strategy = row.spec, row.strategy
+    scores = 5.0 * spec.heads * strategy.row_tokens / spec.hidden
+    unit = 2.0 if strategy.recompute else 34.0 + scores
+    layers = unit * strategy.tokens * spec.hidden * spec.layers
+    return naive(row) + layers + 4.0 * strategy.tokens * spec.vocab
+
+
+def llama_factory(row: Row) -> float:
+    """Its README's table, in bytes a parameter: full 18, in bfloat16 throughout 8, LoRA 2, on 8 bits 1, on 4
+    bits 0.5; of all cards together."""
+    pure = row.profile.full.optimizer < 8
+    full = 8.0 if pure else 18.0
+    lora = {"compute": 2.0, "int8": 1.0, "int8-all": 1.0, "int4": 0.5}[row.strategy.base]
+    each = full if row.strategy.method == "full" else lora
+    return each * row.spec.parameters() / _sharing(row)
+
+
+def _sharing(row: Row) -> int:
+    return row.strategy.cards if row.strategy.zero == 3 else 1
+
+
+PEERS: dict[str, Guess] = {
+    "16 bytes a parameter": naive,
+    "DeepSpeed's estimator": deepspeed_estimator,
+    "accelerate, 4x": accelerate_estimator,
+    "Korthikanti, logits": korthikanti,
+    "LLaMA-Factory's table": llama_factory,
+}
 
 
 def class_name(row: Row) -> str:
@@ -66,30 +125,23 @@ def scores(errors: Iterable[float]) -> str:
     )
 
 
-def error(row: Row, guess: Callable[[Row], float]) -> float:
+def error(row: Row, guess: Guess) -> float | None:
     """Relative error; positive: too much was predicted."""
-    return guess(row) / peak(row) - 1
+    figure = guess(row)
+    return None if figure is None else figure / peak(row) - 1
 
 
-def scaled(profile: Profile, constants: tuple[float, float, float]) -> Profile:
-    """The profile with its bytes a logit times the first constant, and with that slack and context."""
-    factor, slack, context = constants
-    logit = profile.logit_bytes * factor
-    return replace(profile, logit_bytes=logit, fragmentation=exactly(slack), context=exactly(context))
+def errors(rows: Iterable[Row], guess: Guess) -> list[float]:
+    """Those that there are."""
+    return [each for each in (error(row, guess) for row in rows) if each is not None]
 
 
-def fitted(rows: Sequence[Row]) -> tuple[float, float, float]:
+def fitted(rows: Sequence[Row], grid: Sequence[T], miss: Callable[[Row, T], float]) -> T:
     """The constants of the grid that leave the smallest mean error."""
-
-    def mean(constants: tuple[float, float, float]) -> float:
-        return statistics.fmean(
-            abs(row.predicted(scaled(row.profile, constants)) / peak(row) - 1) for row in rows
-        )
-
-    return min(_GRID, key=mean)
+    return min(grid, key=lambda constants: statistics.fmean(abs(miss(row, constants)) for row in rows))
 
 
-def held_out(rows: Sequence[Row]) -> list[float]:
+def held_out(rows: Sequence[Row], grid: Sequence[T], miss: Callable[[Row, T], float]) -> list[float]:
     """Errors of each size with constants fitted on the other sizes of the same program."""
     found = []
     for program in {row.profile.name for row in rows}:
@@ -97,41 +149,113 @@ def held_out(rows: Sequence[Row]) -> list[float]:
         for size in {row.spec.hidden for row in mine}:
             others = [row for row in mine if row.spec.hidden != size]
             if others:
-                constants = fitted(others)
-                found += [
-                    row.predicted(scaled(row.profile, constants)) / peak(row) - 1
-                    for row in mine
-                    if row.spec.hidden == size
-                ]
+                constants = fitted(others, grid, miss)
+                found += [miss(row, constants) for row in mine if row.spec.hidden == size]
     return found
+
+
+def memory_miss(row: Row, constants: tuple[float, float, float]) -> float:
+    """The error of a peak with bytes a logit times the first constant, and with that slack and context."""
+    factor, slack, context = constants
+    logit = row.profile.logit_bytes * factor
+    profile = replace(row.profile, logit_bytes=logit, fragmentation=exactly(slack), context=exactly(context))
+    return row.predicted(profile) / peak(row) - 1
+
+
+def card(row: Row) -> Hardware:
+    """The cards of a row."""
+    name = next(known for known in _CARDS if known in row.device)
+    return find(_CARDS[name])
+
+
+def speed(row: Row) -> float:
+    """The published tokens a second and card; every row that is scored has it."""
+    assert row.tokens_per_s is not None
+    return row.tokens_per_s
+
+
+def used(row: Row) -> float:
+    """The share of the peak that the published speed makes of the model's FLOPs, without recompute. (MFU)"""
+    peak_flops = card(row).peak_flops
+    assert peak_flops is not None
+    forwards = 2 if row.strategy.method == "lora" else 3
+    return forwards * time.forward_flops(row.spec, row.strategy.row_tokens) * speed(row) / peak_flops.expected
+
+
+def timed() -> list[Row]:
+    """The rows whose speed can be scored."""
+    rows = [row for row in published.rows() if row.tokens_per_s is not None and row.exact]
+    return [row for row in rows if used(row) <= MOST_MFU]
+
+
+def time_miss(row: Row, constants: tuple[float, float] = (1.0, 1.0)) -> float:
+    """The error of a speed with the share of the peak and the time to start kernels times these."""
+    share, launch = constants
+    own = row.profile.speed
+    changed = replace(
+        own, share=own.share * share, pass_s=own.pass_s * launch, full_pass_s=own.full_pass_s * launch
+    )
+    pace = time.pace(row.spec, row.strategy, replace(row.profile, speed=changed), card(row))
+    assert pace is not None
+    return pace.tokens_per_s.expected / speed(row) - 1
+
+
+def peak_share(row: Row) -> float:
+    """The error of the usual rule: hardware FLOPs at 40% of the peak."""
+    peak_flops = card(row).peak_flops
+    assert peak_flops is not None
+    flops = time.token_flops(row.spec, row.strategy, row.profile)
+    return 0.4 * peak_flops.expected / flops / speed(row) - 1
+
+
+def print_memory(every: bool) -> None:
+    rows, left_out = read()
+    exact = [row for row in rows if row.exact]
+    limits = [row for row in rows if not row.exact]
+    print(f"{len(exact)} peaks, rows of a known length; {len(limits)} with a limit only; {left_out} left out")
+    print("planner              ", scores(errors(exact, predicted)))
+    print("planner, without size", scores(held_out(exact, _MEMORY_GRID, memory_miss)))
+    for name, guess in PEERS.items():
+        print(f"{name:21}", scores(errors(exact, guess)))
+    print("limit only: planner  ", scores(errors(limits, predicted)))
+    print("limit only: 16 bytes ", scores(errors(limits, naive)))
+    for name in sorted({class_name(row) for row in exact}):
+        some = errors([row for row in exact if class_name(row) == name], predicted)
+        print(f"  {name:28} {scores(some)}  mean {statistics.fmean(some):+.1%}")
+    for row in rows if every else []:
+        mark = "" if row.exact else "<="
+        print(
+            f"{row.source:20} {class_name(row):28} h {row.spec.hidden} x {row.strategy.cards}"
+            f" {row.strategy.rows} x {mark}{row.strategy.row_tokens}"
+            f"  {peak(row) / 1e9:6.1f} GB, planner {row.predicted() / 1e9:6.1f}"
+            f" ({predicted(row) / peak(row) - 1:+.0%}), naive {naive(row) / 1e9:6.1f}"
+        )
+
+
+def print_time(every: bool) -> None:
+    rows = timed()
+    print(f"{len(rows)} speeds, {sum(row.tokens_per_s is not None for row in published.rows())} read")
+    print("planner              ", scores(map(time_miss, rows)))
+    print("planner, without size", scores(held_out(rows, _TIME_GRID, time_miss)))
+    print("40% of the peak      ", scores(map(peak_share, rows)))
+    for name in sorted({class_name(row) for row in rows}):
+        some = [time_miss(row) for row in rows if class_name(row) == name]
+        print(f"  {name:28} {scores(some)}  mean {statistics.fmean(some):+.1%}")
+    for row in rows if every else []:
+        print(
+            f"{row.model:14} {class_name(row):28} x {row.strategy.cards} {row.strategy.rows} x"
+            f" {row.strategy.row_tokens}  {speed(row):7.0f} tokens/s, MFU {used(row):4.0%},"
+            f" planner {time_miss(row):+.0%}"
+        )
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rows", action="store_true", help="every row")
     arguments = parser.parse_args()
-    rows, left_out = read()
-    exact = [row for row in rows if row.exact]
-    limits = [row for row in rows if not row.exact]
-    print(
-        f"{len(exact)} peaks of rows of a known length; {len(limits)} with a limit only; {left_out} left out"
-    )
-    print("planner            ", scores(error(row, predicted) for row in exact))
-    print("fitted without size", scores(held_out(exact)))
-    print("16 bytes a param   ", scores(error(row, naive) for row in exact))
-    print("limit only: planner", scores(error(row, predicted) for row in limits))
-    print("limit only: 16 B   ", scores(error(row, naive) for row in limits))
-    for name in sorted({class_name(row) for row in exact}):
-        errors = [error(row, predicted) for row in exact if class_name(row) == name]
-        print(f"  {name:28} {scores(errors)}  mean {statistics.fmean(errors):+.1%}")
-    for row in rows if arguments.rows else []:
-        mark = "" if row.exact else "<="
-        print(
-            f"{row.source:20} {class_name(row):28} h {row.spec.hidden} x {row.strategy.cards}"
-            f" {row.strategy.rows} x {mark}{row.strategy.row_tokens}"
-            f"  {peak(row) / 1e9:6.1f} GB, planner {row.predicted() / 1e9:6.1f}"
-            f" ({error(row, predicted):+.0%}), naive {naive(row) / 1e9:6.1f}"
-        )
+    print_memory(arguments.rows)
+    print()
+    print_time(arguments.rows)
 
 
 if __name__ == "__main__":

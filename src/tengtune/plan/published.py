@@ -120,6 +120,7 @@ def _strategy(entry: dict[str, str]) -> Strategy | None:
         base=base,
         targets=_ATTENTION if swift else Strategy().targets,
         train_embeddings=method == "lora+emb",
+        accumulate=int(entry["grad_accum"] or 1),
         flash=entry["flash_attn"] not in ("no", "false", "yaml: False"),
     )
 
