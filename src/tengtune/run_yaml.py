@@ -38,6 +38,8 @@ _REASONS = {
 _DATA = (".json", ".jsonl", ".ndjson", ".csv", ".tsv", ".txt", ".parquet", ".gz")
 MAX_BYTES = 1_000_000
 MAX_NODES = 20_000
+_LONGEST_INT = 100
+"""Digits. A longer number stays a text, which no key takes for a number: Python reads none of thousands."""
 
 
 def read_yaml(path: Path) -> tuple[dict[str, Any], Lines]:
@@ -92,9 +94,9 @@ def parse_scalar(text: str) -> Any:
     """A plain scalar's value: null, true/false, int, float or the text itself."""
     if text.lower() in _CONSTANTS:
         return _CONSTANTS[text.lower()]
-    if _INT.match(text):
+    if _INT.match(text) and len(text) <= _LONGEST_INT:
         return int(text.replace("_", ""))
-    if _FLOAT.match(text):
+    if _FLOAT.match(text) and not _INT.match(text):
         return float(text.replace("_", ""))
     return text
 

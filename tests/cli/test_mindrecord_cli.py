@@ -15,7 +15,7 @@ from tests.cli.test_data_cli import events, tengtune
 from tests.fault_lab import KILLED_ANYWHERE, python
 from tests.fault_lab import small_disk as small_disk
 from tests.golden.test_mindrecord_golden import qwen1_model
-from tests.mindrecord_lab import GOLDEN, unpack
+from tests.mindrecord_lab import GOLDEN, compose, unpack
 from tests.tiny import ENDOFTEXT
 from tests.training_lab import project
 
@@ -139,6 +139,31 @@ def test_refusals(
     assert code in err
     assert words in err
     assert sorted(folder.iterdir()) == before
+
+
+@pytest.mark.parametrize("name", ["x.mindrecord", "x.mindrecord1.db"])
+@pytest.mark.parametrize("force", [(), ("--force",)])
+def test_a_folder_under_its_name_is_told_before_anything_goes(
+    folder: Path, capsys: pytest.CaptureFixture[str], name: str, force: tuple[str, ...]
+) -> None:
+    (folder / "x.mindrecord0").write_text("of an older one")
+    (folder / name).mkdir()
+    status, _, err = tengtune(capsys, "data", "convert", "data.json", *ROWS, "--out", "x.mindrecord", *force)
+    assert status == 2
+    assert "io.is_folder" in err
+    assert name in err
+    assert (folder / "x.mindrecord0").read_text() == "of an older one"
+
+
+def test_a_mindrecord_without_a_label_is_told_by_its_labels(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    compose(folder / "x.mindrecord", [{"input_ids": [5, 6], "labels": [IGNORED, IGNORED]}] * 3)
+    status, _, err = tengtune(capsys, "data", "-s", "data.files=x.mindrecord")
+    assert status == 2
+    assert "None of the 3 records of token ids" in err
+    assert "3 x no_label" in err
+    assert "map them" not in err
 
 
 def test_nothing_to_write_leaves_nothing(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

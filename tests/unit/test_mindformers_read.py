@@ -209,12 +209,20 @@ def test_names_of_a_strangers_file_are_printable(tmp_path: Path) -> None:
     assert shown == ["callbacks.Mine.a?[2J", "callbacks.Mine.type"]
 
 
+@pytest.mark.parametrize("mark", ["\x85", "\u2028", "\u2029", "\n"])
+def test_a_line_break_in_a_value_ends_no_comment(mark: str, tmp_path: Path) -> None:
+    paths = {"optimizer__type": f"Mine{mark}model: x"}
+    recipe, reading = imported(changed(tmp_path, **paths), tmp_path)
+    assert "read_optimizer" in names(reading)
+    assert str(recipe.model.path) == compose.MODEL
+
+
 LEAF = st.one_of(
     st.none(),
     st.booleans(),
     st.integers(-5, 2**40),
     st.floats(allow_nan=False),
-    st.text("ab.*|[ 1", max_size=6),
+    st.text("ab.*|[ 1\n\x85\u2028", max_size=6),
 )
 VALUE = st.one_of(
     LEAF, st.lists(LEAF, max_size=3), st.dictionaries(st.sampled_from(["type", "a"]), LEAF, max_size=2)
@@ -246,7 +254,9 @@ def test_any_value_anywhere_is_read_or_is_a_problem(data: st.DataObject, tmp_pat
         assert all(problem.texts(language) for language in ("zh", "en"))
         return
     assert gathered(reading.left(), reading.taken)
-    assert "train:" in compose.run_file(reading, reading.notes, None, None)
+    made = compose.run_file(reading, reading.notes, None, None)
+    assert "train:" in made
+    assert isinstance(yaml.safe_load(made), dict)
 
 
 def test_their_records_are_the_data_where_their_place_is_plain(tmp_path: Path) -> None:

@@ -227,7 +227,8 @@ def test_headers_that_are_none(tmp_path: Path) -> None:
     assert problem_of(run(path)).code == "mindrecord.broken"
     assert problem_of(run(compose(path, [GOOD], version="2.0"))).code == "mindrecord.version"
     assert problem_of(run(compose(path, [GOOD], shard_id=7))).code == "mindrecord.renamed"
-    for change in ({"header_size": -9}, {"header_size": 1e999}, {"page": "x"}):
+    names = ({"shard_addresses": name} for name in ("x.mindrecord", [], {"x.mindrecord": 1}, None))
+    for change in ({"header_size": -9}, {"header_size": 1e999}, {"page": "x"}, *names):
         assert problem_of(run(compose(path, [GOOD], **change))).code == "mindrecord.broken", change
 
 

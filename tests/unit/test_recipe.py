@@ -54,6 +54,9 @@ def test_the_smallest_run_file(tmp_path: Path) -> None:
         ("0x10", "0x10"),
         ("1.2.3", "1.2.3"),
         ("nan", "nan"),
+        ("9" * 100, 10**100 - 1),
+        pytest.param("9" * 101, "9" * 101, id="101 digits"),
+        pytest.param("-" + "9" * 5000, "-" + "9" * 5000, id="more digits than Python reads"),
     ],
 )
 def test_plain_scalars_mean_what_people_mean(text: str, value: object) -> None:

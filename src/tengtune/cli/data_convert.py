@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import importlib.util
+import os
 from collections.abc import Iterator
 from dataclasses import astuple, dataclass, fields
 from functools import wraps
@@ -120,6 +122,7 @@ def _as_mindrecord(
     if asked.model is None:
         raise Problem("check.rows_need_model", where="--model")
     not_onto_itself(reader, (out, *family(out)))
+    _no_folder_among(family(out))
     maker = _maker(asked.model, asked, console)
     if not importlib.util.find_spec("mindspore"):
         raise Problem("mindrecord.no_mindspore", exit_code=UNFIT_MACHINE)
@@ -132,6 +135,13 @@ def _as_mindrecord(
         with meter(console, size_of(reader), "check.progress") as advance:
             rows = ((each.ids, each.labels) for each in _rows(reader, report, maker, advance))
             return write(out, rows, maker.form, asked.shards or 1)
+
+
+def _no_folder_among(there: list[Path]) -> None:
+    """Problem for a folder under one of the names that would be replaced."""
+    for path in there:
+        if path.is_dir():
+            raise Problem("io.is_folder", where=path, reason=os.strerror(errno.EISDIR))
 
 
 def _maker(folder: Path, asked: Asked, console: Console) -> RowMaker:

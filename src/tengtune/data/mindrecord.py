@@ -147,7 +147,10 @@ class _Header:
 
     def _read(self, header: dict[str, Any]) -> None:
         self.version = str(header["version"])
-        self.names = [Path(str(name)).name for name in header["shard_addresses"]]
+        addresses = header["shard_addresses"]
+        if not isinstance(addresses, list) or not addresses:
+            raise TypeError("shard_addresses")
+        self.names = [Path(str(name)).name for name in addresses]
         self.number = int(header["shard_id"])
         self.start, self.page = int(header["header_size"]), int(header["page_size"])
         (described,) = header["schema"]

@@ -202,9 +202,9 @@ def _nothing_left(recipe: Recipe, records: int, reader: Reader, report: Report) 
     where = ", ".join(recipe.data.files)
     if not records:
         return Problem("data.no_records", where=where)
-    keys = ", ".join(f"{key} ({count})" for key, count in reader.keys.most_common(12)) or "-"
+    keys = ", ".join(f"{key} ({count})" for key, count in reader.keys.most_common(12))
     return Problem(
-        "data.nothing_left",
+        "data.nothing_left" if keys else "data.no_row_left",  # those of a MindRecord have none
         where=where,
         records=records,
         reasons="\n".join(report.reasons()),
