@@ -229,7 +229,38 @@ def test_rewinding_has_an_end(tmp_path: Path) -> None:
 def test_without_a_checkpoint_there_is_nothing_to_rewind_to(tmp_path: Path) -> None:
     with pytest.raises(Problem) as caught:
         fit(tmp_path, Fake(finite=[False] * 9), epochs=9, on_nan="rewind")
+    assert caught.value.code == "train.model_not_finite"  # no step was good: the model came like this
+    backend = Fake(finite=[True] + [False] * 9)
+    with pytest.raises(Problem) as caught:
+        fit(tmp_path / "later", backend, epochs=9, save_every=100, on_nan="rewind")
     assert caught.value.code == "train.nothing_to_rewind_to"
+
+
+@pytest.mark.parametrize("policy", ["skip", "rewind", "stop"])
+def test_a_model_that_came_with_nan_is_told_as_such(tmp_path: Path, policy: str) -> None:
+    with pytest.raises(Problem) as caught:
+        fit(tmp_path, Fake(finite=[False] * 9), epochs=9, on_nan=policy)
+    assert (caught.value.code, caught.value.exit_code) == ("train.model_not_finite", 4)
+    assert "model.layers.1 gives NaN" in str(caught.value)
+    backward = Fake(finite=[False] * 9)
+    backward.place = None
+    with pytest.raises(Problem) as caught:
+        fit(tmp_path / "backward", backward, epochs=9)
+    assert caught.value.code == "train.not_finite"
+
+
+@pytest.mark.parametrize("sharded", [False, True])
+def test_a_run_whose_steps_were_all_skipped_is_no_success(tmp_path: Path, sharded: bool) -> None:
+    """The loss scale of float16 has not been found yet when the last step is done."""
+    backend = Fake("float16", [False] * 5)
+    backend.sharded = sharded
+    with pytest.raises(Problem) as caught:
+        fit(tmp_path, backend, epochs=5)
+    assert (caught.value.code, caught.value.exit_code) == ("train.nothing_applied", 4)
+    assert "All 5 steps were skipped" in str(caught.value)
+    assert "loss scale now 2048" in str(caught.value)
+    assert saved(tmp_path) == []
+    fit(tmp_path / "last", Fake("float16", [False] * 4 + [True]), epochs=5)
 
 
 def test_no_checkpoint_is_taken_in_a_row_of_bad_steps(tmp_path: Path) -> None:

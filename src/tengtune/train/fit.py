@@ -76,6 +76,7 @@ class Fit:
         ):
             with StopRequest(self.console) as self._stop:
                 self._steps()
+                self._refuse_nothing()
                 if self.backend.sharded and self.saver.newest != state.step:
                     self.saver.save(state, self.backend.named_shards)  # what was trained is taken from it
                 self.saver.wait()
@@ -157,6 +158,8 @@ class Fit:
                 back = self._guard.check(step, loss_sum / max(tokens, 1), finite, state.scale)
             except ForwardOverflow:
                 raise self._overflow(step) from None
+            except Problem as problem:
+                raise self._spoilt(step) or problem from None
             state.scale.update(finite)
             state.applied += finite
             if finite and math.isfinite(loss_sum):
@@ -170,13 +173,35 @@ class Fit:
 
     def _overflow(self, step: int) -> Problem:
         """What to tell when no loss scale helps: where in the model step `step` leaves float16's range."""
-        # All batches, though the first may tell: the ranks may need each other for each.
-        places = [self.backend.first_overflow(batch) for batch in self._batches(step - 1)]
-        place = next((place for place in places if place), None)  # on this rank's rows
+        place = self._place(step)
         self.metrics.event(step, "stopped", reason="overflow", place=place)
         if place is None:
             return Problem("train.backward_overflow", exit_code=FAILED_RUN, step=step)
         return Problem("train.forward_overflow", exit_code=FAILED_RUN, step=step, place=place)
+
+    def _place(self, step: int) -> str | None:
+        """The first part of the model that is not finite on the way forward of this rank's rows of a step."""
+        # All batches, though the first may tell: the ranks may need each other for each.
+        places = [self.backend.first_overflow(batch) for batch in self._batches(step - 1)]
+        return next((place for place in places if place), None)
+
+    def _spoilt(self, step: int) -> Problem | None:
+        """What to tell where no step has changed a weight yet and the way forward is not finite: then the
+        model came so."""
+        place = None if self.state.applied else self._place(step)
+        if place is None:
+            return None
+        folder = self.recipe.model_folder
+        values = {"step": step, "place": place, "folder": folder}
+        return Problem("train.model_not_finite", where=folder, exit_code=FAILED_RUN, **values)
+
+    def _refuse_nothing(self) -> None:
+        """Problem when the last step is done and all were skipped: the weights are those of the beginning."""
+        state = self.state
+        if state.step == self.schedule.steps and not state.applied:
+            self.metrics.event(state.step, "stopped", reason="nothing applied")
+            scale = f"{state.scale.value:g}"
+            raise Problem("train.nothing_applied", exit_code=FAILED_RUN, steps=state.step, scale=scale)
 
     def _rewind(self) -> None:
         """Back to the weights of the last checkpoint; the rows of the steps since then are left out."""
@@ -184,7 +209,8 @@ class Fit:
         self._ranks.most(0)  # so that the checkpoint is on the disk for all
         state, checkpoint = self.state, self.saver.last(self.console)
         if checkpoint is None:
-            raise Problem("train.nothing_to_rewind_to", exit_code=FAILED_RUN, step=state.step)
+            problem = Problem("train.nothing_to_rewind_to", exit_code=FAILED_RUN, step=state.step)
+            raise self._spoilt(state.step) or problem
         self._pending.clear()
         before = checkpoint.state
         self.backend.load_shards(checkpoint.shards(), before.applied)
