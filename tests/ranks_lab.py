@@ -7,13 +7,13 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tengtune.cluster.launch import _free_port
+from tengtune.cluster.launch import free_port
 from tengtune.cluster.place import Place
 
 
 def run_ranks(script: str, world: int, *arguments: str) -> None:
     """Run Python code in `world` processes that can meet; all must end well."""
-    master = f"127.0.0.1:{_free_port()}"
+    master = f"127.0.0.1:{free_port()}"
     processes = [
         subprocess.Popen(
             [sys.executable, "-c", script, *arguments],

@@ -14,7 +14,7 @@ from tests.tiny import tiny_config
 from torch import Tensor
 from torch.nn import functional as F
 
-from tengtune.backends.torch import device, kernels
+from tengtune.backends.torch import device, kernels, probe
 from tengtune.backends.torch.device import Placement
 from tengtune.backends.torch.kernels import PLAIN, agreeing
 from tengtune.models.spec import from_config
@@ -184,6 +184,14 @@ def taken(ops: Any, dtype: torch.dtype = torch.float32) -> set[str]:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 def test_fused_operators_that_agree_are_taken(dtype: torch.dtype) -> None:
     assert taken(Emulated, dtype) == set(OPERATIONS)
+
+
+def test_the_probe_measures_the_fused_attention() -> None:
+    """doctor --probe: right with operators as documented, wrong with one that is twice too large."""
+    right = probe._fused(Emulated, CPU)
+    assert right.error <= right.limit == 8 * 2**-10
+    broken = type("Broken", (), {"npu_fusion_attention": twice(Emulated.npu_fusion_attention)})
+    assert probe._fused(broken, CPU).error == pytest.approx(1, abs=0.01)
 
 
 def fails(*arguments: Any, **options: Any) -> Any:

@@ -19,6 +19,13 @@ from tengtune.ui.problems import UNFIT_MACHINE, Problem
 @click.option(
     "--timeout", type=click.FloatRange(0, 600, min_open=True), default=10.0, help="cli.opt_host_timeout"
 )
+@click.option("--probe", "probed", is_flag=True, help="cli.opt_probe")
+@click.option(
+    "--probe-timeout",
+    type=click.FloatRange(0, 86400, min_open=True),
+    default=300.0,
+    help="cli.opt_probe_timeout",
+)
 @click.option("-q", "--quiet", is_flag=True, help="cli.opt_quiet")
 @click.option("--json", "as_json", is_flag=True, help="cli.opt_json")
 def command(
@@ -26,6 +33,8 @@ def command(
     overrides: tuple[str, ...],
     root: Path | None,
     timeout: float,
+    probed: bool,
+    probe_timeout: float,
     quiet: bool,
     as_json: bool,
 ) -> int:
@@ -39,6 +48,8 @@ def command(
     console = make_console(quiet, as_json)
     if root is not None and not root.is_dir():
         raise Problem("doctor.no_root", where=root)
+    if root is not None and probed:
+        raise Problem("doctor.probe_saved", where=f"--probe --from {root}")
     recipe = None
     if run is not None or overrides:
         from tengtune import recipe as recipes
@@ -51,6 +62,10 @@ def command(
         recipe = recipes.load(run or Path("run.yaml"), overrides, choice.usable(case))
         case = replace(case, recipe=recipe)
     findings = examine(case)
+    if probed:
+        from tengtune.doctor import probe
+
+        findings += probe.check(case, console, probe_timeout)
     colour = console.colour and console.out.isatty()
     console.result(screen.text(case, findings, colour), **screen.data(case, findings))
     return UNFIT_MACHINE if any(finding.level == "block" for finding in findings) else 0

@@ -123,13 +123,14 @@ def _meeting(recipe: Recipe, nodes: int) -> tuple[int, str]:
     if nodes > 1 and not master:
         raise Problem("cluster.no_master", where=recipe.file, nodes=nodes, run=recipe.called())
     if not master:
-        return node, f"127.0.0.1:{_free_port()}"
+        return node, f"127.0.0.1:{free_port()}"
     if not re.fullmatch(r"\S+:\d{1,5}", master):
         raise Problem("cluster.bad_master", where="--master", text=master)
     return node, master
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """A TCP port that nothing on this machine holds now."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         return int(listener.getsockname()[1])

@@ -144,7 +144,7 @@ def _run(command: Sequence[str], seconds: float) -> Output:
         if whole:
             fault = "failed" if process.wait(max(0.0, end - time.monotonic())) else None
     if fault == "hangs":
-        _kill(process)
+        kill(process)
     return Output(text.decode("utf-8", "replace"), fault)
 
 
@@ -162,7 +162,8 @@ def _printed(process: subprocess.Popen[bytes], pipe: int, end: float) -> tuple[b
     return text[:MOST_BYTES], False
 
 
-def _kill(process: subprocess.Popen[bytes]) -> None:
+def kill(process: subprocess.Popen[bytes]) -> None:
+    """End a process that began a session of its own, with all that it started."""
     try:
         os.killpg(process.pid, signal.SIGKILL)
         process.wait(1.0)

@@ -8,6 +8,7 @@ Legend: B rows, S tokens per row, H query heads, G key-value heads, D head size,
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -112,14 +113,21 @@ def agreeing(spec: ModelSpec, dtype: Type) -> Kernels:
 def _agrees(fused: Function, plain: Function, arguments: tuple[Any, ...]) -> bool:
     """Whether both give the same output and the same gradient of the first argument, to the type's error."""
     try:
-        ours, theirs = _values(fused, arguments), _values(plain, arguments)
+        error, limit = apart(fused, plain, arguments)
     except (RuntimeError, TypeError, ValueError, AttributeError, NotImplementedError):
         return False
-    tolerance = 8 * (2**-23 if arguments[0].dtype == float32 else 2**-7)
-    return all(
-        a.shape == b.shape and bool(np.abs(a - b).max() <= tolerance * np.abs(b).max())
-        for a, b in zip(ours, theirs, strict=True)
-    )
+    return error <= limit
+
+
+def apart(fused: Function, plain: Function, arguments: tuple[Any, ...]) -> tuple[float, float]:
+    """How far the outputs of both, or their gradients of the first argument, are apart as a part of the
+    largest value, and how far the type's error lets them be. Infinite where a shape differs or a number is
+    none. What the operators raise goes through."""
+    worst = 0.0
+    for a, b in zip(_values(fused, arguments), _values(plain, arguments), strict=True):
+        error = float(np.abs(a - b).max() / np.abs(b).max()) if a.shape == b.shape else math.inf
+        worst = max(worst, math.inf if math.isnan(error) else error)
+    return worst, 8 * (2**-23 if arguments[0].dtype == float32 else 2**-7)
 
 
 def _values(function: Function, arguments: tuple[Any, ...]) -> tuple[Any, Any]:
