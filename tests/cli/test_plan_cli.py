@@ -211,3 +211,65 @@ def test_no_framework_and_no_pydantic_are_loaded() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "[]"
+
+
+# Time.
+
+FITS = ("--model", "Qwen/Qwen-7B-Chat", "--hardware", "8x910b3", "--seq-len", "2048")
+
+
+def test_tokens_a_second_and_hours_of_so_many() -> None:
+    found = data(*FITS, "--tokens", "1e9")["time"]
+    speed, hours = found["tokens_per_s"], found["hours"]
+    assert 0 < speed["low"] < speed["expected"] < speed["high"]
+    for one, other in (("low", "high"), ("expected", "expected"), ("high", "low")):
+        assert hours[one] * 3600 * 8 * speed[other] == pytest.approx(1e9)
+    code, out, _ = plan(*FITS, "--tokens", "1e9", "--explain")
+    assert code == 0
+    # 29.5 GFLOP a token by hand, and half as much again with recompute
+    assert all(text in out for text in ("tokens/s a card", " h (", "44.2 GFLOP a token", "GB/s"))
+
+
+def test_without_tokens_there_are_no_hours() -> None:
+    answer = data(*FITS)
+    assert answer["time"]["hours"] is None
+    _, out, _ = plan(*FITS)
+    assert "tokens/s a card" in out
+    assert "\ntime " not in out
+
+
+def test_the_data_steps_rows_are_the_work(here: Path) -> None:
+    (here / "run.yaml").write_text("model: Qwen/Qwen-7B-Chat\ndata: d.json\ntrain: {epochs: 2}\n", "utf-8")
+    asked = ("run.yaml", "--hardware", "910b3")
+    assert data(*asked)["time"]["hours"] is None
+    store = {"format": "tengtune store", "version": 1, "rows": 1000, "seq_len": 1024}
+    store |= {"tokens": 900_000, "trained_tokens": 300_000}
+    from tengtune import recipe as recipes
+
+    folder = recipes.load(here / "run.yaml", (), 1).folder / "data" / "train"
+    folder.mkdir(parents=True)
+    (folder / "store.json").write_text(json.dumps(store), "utf-8")
+    assert data(*asked)["time"]["tokens"] == 2 * 1000 * 1024
+    _, out, _ = plan(*asked)
+    assert "1,000 rows with 900,000 tokens, 300,000 of them trained, x 2" in out
+    # ten steps of eight rows are 80 rows; rows of another length are not these
+    assert data(*asked, "-s", "train.max_steps=10")["time"]["tokens"] == 80 * 1024
+    assert data(*asked, "-s", "data.seq_len=2048")["time"]["hours"] is None
+    (folder / "store.json").write_text("{", "utf-8")
+    assert data(*asked)["time"]["hours"] is None
+
+
+def test_no_time_where_no_peak_is_known() -> None:
+    answer = data("--model", "Qwen2.5-0.5B", "--hardware", "cpu", "--tokens", "1e6")
+    assert answer["time"] is None
+    assert any("No time" in note for note in answer["notes"])
+
+
+def test_a_derived_peak_is_said() -> None:
+    notes = data("--model", "Qwen2.5-7B", "--hardware", "1x atlas-300t-a2")["notes"]
+    assert any("No official figure of how much Atlas 300T A2 computes" in note for note in notes)
+
+
+def test_what_does_not_fit_has_no_speed_on_the_screen() -> None:
+    _, out, _ = plan(*ASKED, "--tokens", "1e9")
+    assert "tokens/s" not in out

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from tengtune.models.spec import ModelSpec
     from tengtune.plan.hardware import Hardware
     from tengtune.plan.judge import Plan
+    from tengtune.plan.work import Work
 
 _GB = click.FloatRange(min=0, min_open=True, max=1e9)
 
@@ -37,6 +38,7 @@ _GB = click.FloatRange(min=0, min_open=True, max=1e9)
 @click.option("--recompute", type=click.Choice(["none", "full"]), help="cli.opt_plan_recompute")
 @click.option("--host-memory", type=_GB, metavar="GB", help="cli.opt_plan_host_memory")
 @click.option("--disk", type=_GB, metavar="GB", help="cli.opt_plan_disk")
+@click.option("--tokens", type=click.FloatRange(min=1, max=1e15), metavar="N", help="cli.opt_plan_tokens")
 @click.option("--explain", is_flag=True, help="cli.opt_plan_explain")
 @settings_option
 @click.option("-q", "--quiet", is_flag=True, help="cli.opt_quiet")
@@ -45,10 +47,11 @@ def command(
     run: Path | None, model: str | None, hardware: str | None, method: Method | None, engine: str | None,
     zero: int | None, offload: Offload | None, base: Base | None, rank: int | None, seq_len: int | None,
     micro_batch: int | None, recompute: str | None, host_memory: float | None, disk: float | None,
-    explain: bool, overrides: tuple[str, ...], quiet: bool, as_json: bool,
+    tokens: float | None, explain: bool, overrides: tuple[str, ...], quiet: bool, as_json: bool,
 ) -> int:  # fmt: skip
-    """Whether a training fits the hardware, with the sum."""
+    """Whether a training fits the hardware, with the sum, and how long it takes."""
     from tengtune.plan import judge, remedy, screen
+    from tengtune.plan.work import Work
 
     console = make_console(quiet, as_json)
     asked: dict[str, Any] = {
@@ -65,7 +68,7 @@ def command(
     if model is None:
         if given or zero is not None:
             raise misused("plan.run_or_model")
-        plan, name = _of_run(run or Path("run.yaml"), overrides, there, engine)
+        plan, name, work = _of_run(run or Path("run.yaml"), overrides, there, engine, tokens)
     else:
         if run is not None or overrides:
             raise misused("plan.run_or_model")
@@ -74,7 +77,7 @@ def command(
             strategy = replace(strategy, width_bytes=4)
         if offload == "all" and zero not in (None, 3):
             raise misused("plan.offload_all")
-        spec, name = _named(model), model
+        spec, name, work = _named(model), model, None if tokens is None else Work(tokens)
         if engine is None and offload in (None, "none"):
             plan = judge.choose(spec, strategy, there, zero)
         else:
@@ -82,14 +85,17 @@ def command(
             plan = judge.make(spec, replace(strategy, zero=level), engine or "torch", there)
     remedies = remedy.advice(plan)
     colour = console.colour and console.out.isatty()
-    console.result(screen.text(plan, name, remedies, explain, colour), **screen.data(plan, name, remedies))
+    shown = screen.text(plan, name, remedies, work, explain, colour)
+    console.result(shown, **screen.data(plan, name, remedies, work))
     return UNFIT_MACHINE if plan.verdict == "no" else 0
 
 
-def _of_run(run: Path, overrides: tuple[str, ...], there: Hardware, engine: str | None) -> tuple[Plan, str]:
-    """The plan of a run file, and what it calls its model."""
+def _of_run(
+    run: Path, overrides: tuple[str, ...], there: Hardware, engine: str | None, tokens: float | None
+) -> tuple[Plan, str, Work | None]:
+    """The plan of a run file, what it calls its model, and what there is to train, if that is known."""
     from tengtune import recipe as recipes
-    from tengtune.plan import judge
+    from tengtune.plan import judge, work
 
     recipe = recipes.load(run, overrides, (there.count or 1) // there.nodes)
     ranks, nodes = recipe.parallel.ranks, recipe.parallel.nodes
@@ -113,9 +119,11 @@ def _of_run(run: Path, overrides: tuple[str, ...], there: Hardware, engine: str 
         train_embeddings=lora.train_embeddings is True,
         width_bytes=width,
         checkpoints=train.keep,
+        accumulate=recipe.accumulation,
     )
     chosen = engine or ("torch" if recipe.backend == "auto" else recipe.backend)
-    return judge.make(spec, strategy, chosen, there), recipe.model.path
+    given = None if tokens is None else work.Work(tokens * train.epochs, train.epochs)
+    return judge.make(spec, strategy, chosen, there), recipe.model.path, given or work.of_run(recipe)
 
 
 def _named(model: str, folder: Path | None = None) -> ModelSpec:

@@ -8,7 +8,7 @@ from importlib import resources
 from typing import Literal
 
 from tengtune.models.spec import ModelSpec
-from tengtune.plan import memory
+from tengtune.plan import memory, time
 from tengtune.plan.hardware import Hardware
 from tengtune.plan.profiles import DEEPSPEED, OURS, PROFILES
 from tengtune.plan.strategy import Offload, Profile, Range, Strategy
@@ -36,6 +36,11 @@ class Plan:
     host: Range
     disk: Range
     lacking: tuple[str, ...]
+
+    @functools.cached_property
+    def pace(self) -> time.Pace | None:
+        """How fast it trains; None where no peak of the hardware is known."""
+        return time.pace(self.spec, self.strategy, self.profile, self.hardware)
 
     @property
     def card_verdict(self) -> Verdict:

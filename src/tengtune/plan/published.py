@@ -12,7 +12,7 @@ from tengtune.models import known
 from tengtune.models.spec import ModelSpec
 from tengtune.plan import memory
 from tengtune.plan.profiles import DEEPSPEED, HF_TRAINER, MINDFORMERS, MS_SWIFT
-from tengtune.plan.strategy import Profile, Strategy, exactly
+from tengtune.plan.strategy import Base, Profile, Strategy, exactly
 
 GIB = 1 << 30
 IDLE = 3.3e9
@@ -107,7 +107,7 @@ def _strategy(entry: dict[str, str]) -> Strategy | None:
     script = entry["source_repo_or_doc"] == "QwenLM/Qwen" and (
         method.startswith("qlora") or (method == "full" and "8 B/param" not in entry["notes"])
     )
-    base = "int8" if "int8" in method else "int4" if method.startswith("qlora") else "compute"
+    base: Base = "int8" if "int8" in method else "int4" if method.startswith("qlora") else "compute"
     return replace(
         Strategy(),
         method="full" if method.startswith("full") else "lora",

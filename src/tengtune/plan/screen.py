@@ -6,11 +6,13 @@ import unicodedata
 from collections.abc import Sequence
 from typing import Any
 
+from tengtune.plan import time_screen
 from tengtune.plan.hardware import GIB
 from tengtune.plan.judge import Plan, Verdict
 from tengtune.plan.profiles import OURS
 from tengtune.plan.remedy import Remedy
 from tengtune.plan.strategy import Range
+from tengtune.plan.work import Work
 from tengtune.ui import language
 
 _COLOURS: dict[Verdict, str] = {
@@ -18,9 +20,13 @@ _COLOURS: dict[Verdict, str] = {
 }  # fmt: skip
 
 
-def text(plan: Plan, name: str, remedies: Sequence[Remedy], explain: bool, colour: bool) -> str:
-    """What is planned, the verdicts, the sum, what would fit, and what is not certain."""
-    lines = [_asked(plan, name), "", *_verdicts(plan, colour), "", *_sum(plan, explain)]
+def text(
+    plan: Plan, name: str, remedies: Sequence[Remedy], work: Work | None, explain: bool, colour: bool
+) -> str:
+    """What is planned, the verdicts, the time, the sum, what would fit, and what is not certain."""
+    lines = [_asked(plan, name), "", *_verdicts(plan, colour)]
+    took = time_screen.lines(plan, work, explain)
+    lines += [*([""] if took else []), *took, "", *_sum(plan, explain)]
     notes = [language.say(code, **values) for code, values in notes_of(plan)]
     if plan.verdict == "no" and not remedies:
         lines += ["", language.say("plan.none_fits")]
@@ -29,8 +35,8 @@ def text(plan: Plan, name: str, remedies: Sequence[Remedy], explain: bool, colou
     return "\n".join([*lines, *([""] if notes else []), *(f"- {note}" for note in notes)])
 
 
-def data(plan: Plan, name: str, remedies: Sequence[Remedy]) -> dict[str, Any]:
-    """The same for --json; bytes throughout."""
+def data(plan: Plan, name: str, remedies: Sequence[Remedy], work: Work | None) -> dict[str, Any]:
+    """The same for --json; bytes and seconds throughout."""
     return {
         "model": name,
         "parameters": plan.spec.parameters(),
@@ -49,6 +55,7 @@ def data(plan: Plan, name: str, remedies: Sequence[Remedy]) -> dict[str, Any]:
         },
         "host": {"verdict": plan.host_verdict, "needs": _data(plan.host), "there": plan.hardware.host_bytes},
         "disk": {"verdict": plan.disk_verdict, "needs": _data(plan.disk), "there": plan.hardware.disk_bytes},
+        "time": time_screen.data(plan, work),
         "lacking": list(plan.lacking),
         "remedies": [
             {
@@ -81,7 +88,7 @@ def notes_of(plan: Plan) -> list[tuple[str, dict[str, object]]]:
         notes.append(("plan.process_memory", {}))
     if plan.profile.name in OURS and not hardware.is_cpu:
         notes.append(("plan.not_measured", {}))
-    return notes
+    return notes + time_screen.notes(plan)
 
 
 def asked_for(features: Sequence[str]) -> str:
