@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import ctypes
 import threading
 from pathlib import Path
 from types import TracebackType
 
 _STATUS = Path("/proc/self/status")
+_M_MMAP_THRESHOLD = -3
+_LARGE = 1 << 20
 
 
 def anonymous_bytes() -> int:
@@ -21,10 +24,22 @@ def anonymous_bytes() -> int:
     return 0
 
 
-class PeakMemory:
-    """`with PeakMemory() as peak: ...; peak.bytes`: the highest anonymous RSS, sampled every 50 ms."""
+def return_large_blocks() -> None:
+    """Have glibc give freed blocks of 1 MiB and more back to the system at once.
 
-    def __init__(self, interval_s: float = 0.05) -> None:
+    By itself it learns to keep blocks of up to 32 MiB in its heap, where small ones that live longer come to
+    lie between them: a training with recompute then held 2.6 times what its tensors took, and no step
+    was faster for it. Other C libraries are left alone.
+    """
+    setting = getattr(ctypes.CDLL(None), "mallopt", None)
+    if setting is not None:
+        setting(_M_MMAP_THRESHOLD, _LARGE)
+
+
+class PeakMemory:
+    """`with PeakMemory() as peak: ...; peak.bytes`: the highest anonymous RSS, sampled every 20 ms."""
+
+    def __init__(self, interval_s: float = 0.02) -> None:
         self.bytes = 0
         self._interval_s = interval_s
         self._stop = threading.Event()

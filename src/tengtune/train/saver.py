@@ -15,9 +15,10 @@ from tengtune.train.resume import find
 from tengtune.train.state import State
 from tengtune.ui.console import Console
 
-BACKGROUND_BYTES = 4 * 10**9
-"""Up to this size tensors are copied on the host and written while training goes on. A larger copy may not
-fit beside the model, so larger ones stream to the disk while training waits."""
+BACKGROUND_BYTES = 10**9
+"""Up to this size tensors are copied on the host and written while training goes on. Larger ones, which only
+tuned models have, stream to the disk while training waits: on a CPU a copy of 12 bytes a parameter would
+nearly double what the training needs."""
 
 
 class Saver:

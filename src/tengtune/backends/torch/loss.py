@@ -49,15 +49,25 @@ class _HeadLoss(Function):
             if hidden_gradient is not None:
                 torch.mm(logits, head, out=hidden_gradient[chunk])
             if weight_gradient is not None:
-                for ids in (slice(i, i + IDS) for i in range(0, weight.shape[0], IDS)):
-                    weight_gradient[ids] += torch.mm(logits[:, ids].T, part)
+                _add_product(weight_gradient, logits, part)
         ctx.gradients = hidden_gradient, weight_gradient
         return losses.sum()
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:
-        hidden_gradient, weight_gradient = (None if g is None else g.mul_(gradient) for g in ctx.gradients)
+        # Given away, not kept: autograd copies a gradient that somebody else holds, and the head's is large.
+        gradients, ctx.gradients = ctx.gradients, None
+        hidden_gradient, weight_gradient = (None if g is None else g.mul_(gradient) for g in gradients)
         return hidden_gradient, weight_gradient, None, None
+
+
+def _add_product(total: Tensor, logits: Tensor, part: Tensor) -> None:
+    """total [V,H] += logits [C,V] transposed x part [C,H]; without a product beside it where types allow."""
+    if total.dtype == logits.dtype:
+        total.addmm_(logits.T, part)
+        return
+    for ids in (slice(i, i + IDS) for i in range(0, total.shape[0], IDS)):
+        total[ids] += torch.mm(logits[:, ids].T, part)
 
 
 def _cross_entropy(logits: Tensor, labels: Tensor, gradient_scale: float, losses: Tensor) -> None:

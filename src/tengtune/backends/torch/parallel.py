@@ -81,6 +81,9 @@ class Group:
         place.beat()
         with _lost_peers():
             for bucket in _buckets(tensors):
+                if len(bucket) == 1 and bucket[0].is_contiguous():  # the largest ones need no copy
+                    dist.all_reduce(bucket[0])
+                    continue
                 flat = torch.cat([tensor.reshape(-1) for tensor in bucket])
                 dist.all_reduce(flat)
                 parts = torch.split(flat, [tensor.numel() for tensor in bucket])

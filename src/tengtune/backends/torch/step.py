@@ -19,6 +19,7 @@ from tengtune.backends.torch.optimizer import AdamW
 from tengtune.backends.torch.parallel import Group
 from tengtune.backends.torch.rows import lay_out
 from tengtune.backends.torch.stretch import stretched
+from tengtune.memory import return_large_blocks
 from tengtune.models.spec import ModelSpec
 from tengtune.recipe import Recipe
 from tengtune.train.batch import Batch
@@ -33,6 +34,8 @@ def build(spec: ModelSpec, source: Source, recipe: Recipe, trainable: bool = Tru
     """
     placement = device.place(recipe.model.dtype)
     method: Method = recipe.train.method if trainable else "frozen"
+    if trainable and placement.device.type == "cpu":
+        return_large_blocks()
     with device.memory_faults(placement.device):
         maker = Maker(source, placement, method, recipe.lora, recipe.seed)
         chosen = kernels.choose(placement, spec)
