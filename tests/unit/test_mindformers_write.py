@@ -397,7 +397,8 @@ def test_what_cannot_be_written(
 def test_the_commands_are_bash(cards: str, family: str, form: Any, method: str, models: Path) -> None:
     train = {"method": method, "global_batch": 16}
     prompts = {"prompts": ['What\'s "$HOME"? \\ `id`\nsecond line', "红灯亮了？"]}
-    work = job(models, family, form, cards, out="it's out", train=train, output=prompts)
+    out = "it's out" if cards == "1x 910b" else "输出"
+    work = job(models, family, form, cards, out=out, train=train, output=prompts)
     script = commands.script(work)
     done = subprocess.run(["bash", "-n"], input=script, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
@@ -413,6 +414,60 @@ def test_the_commands_are_bash(cards: str, family: str, form: Any, method: str, 
     first = script.partition("--predict_data ")[2].partition("\npython")[0]
     echo = subprocess.run(["bash", "-c", f"printf %s {first}"], capture_output=True, text=True, check=True)
     assert 'user\nWhat\'s "$HOME"? \\ `id`\nsecond line<|im_end|>' in echo.stdout
+
+
+ODD = ["two words", "it's", 'a"b', "$HOME", "$(id)", "`id`", "a;b", "a\\b", "a&b", "*", "line\nbreak"]
+
+
+@pytest.mark.parametrize("name", ODD)
+@pytest.mark.parametrize(("family", "form"), [("qwen1", "r1.0"), ("qwen2", "new")])
+def test_what_a_launcher_would_take_apart_is_refused(
+    name: str, family: str, form: Any, models: Path
+) -> None:
+    """It is given the command as one text, which a shell reads once more."""
+    train = {"global_batch": 16}
+    for groups in ({"out": name}, {"data": f"{name}/x.mindrecord"}):
+        with pytest.raises(Problem) as caught:
+            commands.script(job(models, family, form, "8x 910b", train=train, **groups))
+        assert caught.value.code == "mindformers.odd_path"
+        assert str(caught.value.where).startswith(str(models / name))
+
+
+@pytest.mark.parametrize("name", [*ODD, "训练 数据"])
+def test_on_one_card_any_path_reaches_mindformers_as_it_is(
+    name: str, models: Path, tmp_path: Path
+) -> None:
+    work = job(models, "qwen2", "new", "1x 910b", out=name, data=f"{name}/x.mindrecord")
+    script = commands.script(work).replace("/path/to/mindformers", str(tmp_path))
+    python = tmp_path / "python"
+    calls = tmp_path / "calls"
+    python.write_text(f'#!/bin/bash\nprintf "%s\\0" "$@" >> {calls}\n')
+    for stub in ("tengtune", "mkdir", "ln"):
+        (tmp_path / stub).write_text("#!/bin/bash\n")
+    for stub in ("python", "tengtune", "mkdir", "ln"):
+        (tmp_path / stub).chmod(0o755)
+    done = subprocess.run(
+        ["bash", "-c", script],
+        env={"PATH": f"{tmp_path}:/usr/bin:/bin"}, cwd=tmp_path, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")
+    words = calls.read_text().split("\0")
+    assert words[words.index("--train_dataset_dir") + 1] == str(models / name / "x.mindrecord")
+    assert words[words.index("--config") + 1] == str(models / name / "finetune_qwen2.yaml")
+
+
+def test_a_launcher_s_shell_reads_the_command_as_it_is_meant(models: Path) -> None:
+    """With a launcher like theirs, which evaluates what it is given."""
+    groups = {"out": "输出", "data": "数据/x.mindrecord", "train": {"global_batch": 16}}
+    script = commands.script(job(models, "qwen2", "new", "8x 910b", **groups))
+    call = script.partition("bash scripts/msrun_launcher.sh ")[2].partition("\n\n")[0]
+    launcher = f"set -- {call}\neval printf '%s\\\\n' $1"
+    done = subprocess.run(
+        ["bash", "-c", f"HERE={models / '输出'}\n{launcher}"], capture_output=True, text=True, check=True
+    )
+    words = done.stdout.split("\n")
+    assert words[words.index("--train_dataset_dir") + 1] == str(models / "数据" / "x.mindrecord")
+    assert words[words.index("--config") + 1] == str(models / "输出" / "finetune_qwen2.yaml")
 
 
 def test_the_records_are_made_as_the_run_file_says(models: Path) -> None:

@@ -33,6 +33,7 @@ def mindformers(
     from tengtune.mindformers import commands, losses, write
     from tengtune.mindformers import hardware as cards
     from tengtune.mindformers.compose import comments
+    from tengtune.mindformers.notes import one_line
     from tengtune.models import spec as specs
     from tengtune.ui import language
     from tengtune.weights.output import refuse_here
@@ -43,8 +44,8 @@ def mindformers(
     spec = specs.from_folder(recipe.model_folder)
     job = write.job(recipe, spec, form, chosen, Path(out).absolute())
     trees, notes, script = write.trees(job), losses.notes(job), commands.script(job)
-    head = [language.say("mindformers.made_for", run=recipe.file.name, form=job.form, cards=job.hardware)]
-    top = "".join(f"# {line}\n" for line in [*head, *comments(notes)])
+    made = language.say("mindformers.made_for", run=recipe.file.name, form=job.form, cards=job.hardware)
+    top = "".join(f"# {line}\n" for line in [one_line(made), *comments(notes)])
     with held(beside(out), console):
         files.refuse_full(out, "mindformers")
         with files.atomic_folder(out) as partial:

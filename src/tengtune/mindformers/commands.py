@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Iterator
+from pathlib import Path
 
 from tengtune.mindformers.codecs import plain
+from tengtune.mindformers.notes import one_line
 from tengtune.mindformers.write import OUTPUT, RECORDS, START, WEIGHTS, Job
 from tengtune.text.template import SYSTEM
 from tengtune.ui.language import say
+from tengtune.ui.problems import Problem
 
 TABLE = "rank_table.json"
+_ODD = re.compile(r"[^\w@%+=:,./-]")
+"""What shlex.quote would put in quotes, but for letters of any script."""
 PORT, PATIENCE = 8118, 7200
 """msrun_launcher.sh's port, and the seconds it waits for ranks to come; the True before it has it wait for
 their end."""
@@ -77,7 +83,7 @@ def _data(work: Job) -> Iterator[str]:
     """Our own records: they hold the run file's policy and system text, and are int32 in any release."""
     data, qwen1 = work.recipe.data, work.spec.family == "qwen1"
     if work.given:
-        yield f"# {say('mindformers.records_given', path=work.given)}"
+        yield f"# {one_line(say('mindformers.records_given', path=work.given))}"
         return
     files = " ".join(shlex.quote(str(work.recipe.resolve(file))) for file in data.files)
     given = [f"--map {shlex.quote(f'{ours}={theirs}')}" for ours, theirs in data.map.items()]
@@ -128,6 +134,8 @@ def _tune(work: Job) -> Iterator[str]:
         yield f'cd "$MF"/research{"" if at else "/qwen"}'
         launcher = "../../scripts/msrun_launcher.sh"
     inner = _called(call)
+    if several:
+        _refuse_odd(work.folder, work.given)
     if not several:
         yield "python " + inner.replace("$HERE", '"$HERE"')
     elif work.form == "r1.0":
@@ -138,6 +146,16 @@ def _tune(work: Job) -> Iterator[str]:
         yield f"# {say('mindformers.each_node')}"
         place = f'{cards.ranks} {cards.cards} "$MASTER" {PORT} "$NODE"'
         yield f'bash {launcher} "{inner}" \\\n  {place} "$HERE"/msrun_log True {PATIENCE}'
+
+
+def _refuse_odd(*paths: Path | None) -> None:
+    """Problem for a path that mindformers' launchers would take apart: they are given the command as one text,
+    which a shell reads once more."""
+    for path in filter(None, paths):
+        odd = sorted(set(_ODD.findall(str(path))))
+        if odd:
+            shown = " ".join(repr(each) for each in odd)
+            raise Problem("mindformers.odd_path", where=path, odd=shown)
 
 
 def _by_table(work: Job, inner: str) -> Iterator[str]:

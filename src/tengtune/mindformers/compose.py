@@ -9,7 +9,7 @@ from typing import Any
 import yaml
 
 from tengtune import recipe as recipes
-from tengtune.mindformers.notes import Note
+from tengtune.mindformers.notes import Note, one_line
 from tengtune.mindformers.reading import Reading, shown
 from tengtune.models import spec as specs
 from tengtune.models.layouts import MINDFORMERS
@@ -47,7 +47,7 @@ def run_file(reading: Reading, notes: list[Note], model: str | None, data: str |
         if values.get(key) is not None:
             group, _, name = key.rpartition(".")
             (tree.setdefault(group, {}) if group else tree)[name] = values[key]
-    head = [say("mindformers.made_of", file=reading.path.name), *comments(notes)]
+    head = [one_line(say("mindformers.made_of", file=reading.path.name)), *comments(notes)]
     text = yaml.dump(
         tree, Dumper=_Dumper, sort_keys=False, default_flow_style=False, allow_unicode=True, width=10**6
     )
@@ -56,7 +56,7 @@ def run_file(reading: Reading, notes: list[Note], model: str | None, data: str |
 
 def comments(notes: list[Note]) -> list[str]:
     """What is told, a line each."""
-    return [f"{say(f'mindformers.kind_{note.kind}')} {note.key}: {note.text}" for note in notes]
+    return [one_line(f"{say(f'mindformers.kind_{note.kind}')} {note.key}: {note.text}") for note in notes]
 
 
 class _Dumper(yaml.SafeDumper):

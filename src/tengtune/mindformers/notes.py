@@ -9,6 +9,12 @@ from typing import Literal
 from tengtune.ui import language
 
 
+def one_line(text: str) -> str:
+    """A text for a comment, whatever names and values are in it: what would end the line, or what YAML does
+    not take, becomes a question mark."""
+    return "".join(character if character.isprintable() else "?" for character in text)
+
+
 @dataclass(frozen=True)
 class Note:
     """`kind`: none (no counterpart), changed (expressed otherwise), trap. `name` is a text's name,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,8 +18,6 @@ from tengtune.ui.language import say
 from tengtune.ui.problems import Problem
 
 _LONGEST = 100
-_BREAKS = re.compile("[\x80-\x9f\u2028\u2029]")
-"""What JSON leaves as it is and YAML takes for the end of a line, so that a comment would end there."""
 
 
 class Taken(NamedTuple):
@@ -124,5 +121,4 @@ def shown(value: Any) -> str:
     """A value of theirs in a line; a dash where there is none."""
     if value is None:
         return "-"
-    text = json.dumps(value, ensure_ascii=False, default=str)[:_LONGEST]
-    return _BREAKS.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+    return json.dumps(value, ensure_ascii=False, default=str)[:_LONGEST]
