@@ -149,8 +149,8 @@ def _tune(work: Job) -> Iterator[str]:
 
 
 def _refuse_odd(*paths: Path | None) -> None:
-    """Problem for a path that mindformers' launchers would take apart: they are given the command as one text,
-    which a shell reads once more."""
+    """Problem for a path that mindformers' launchers would take apart: they are given the command as one
+    text, which a shell reads once more."""
     for path in filter(None, paths):
         odd = sorted(set(_ODD.findall(str(path))))
         if odd:
