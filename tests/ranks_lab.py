@@ -33,7 +33,7 @@ def under_msrun(script: str, world: int, folder: Path, *arguments: str) -> None:
     and the ranks' logs go into `folder`."""
     file = folder / "script.py"
     file.write_text(script)
-    where = [f"--master_port={_free_port()}", f"--log_dir={folder}"]
+    where = [f"--master_port={free_port()}", f"--log_dir={folder}"]
     ranks = [f"--worker_num={world}", f"--local_worker_num={world}", "--join=True"]
     # The script's folder is no place to import tests from.
     paths = [str(Path(__file__).parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])]

@@ -421,9 +421,7 @@ ODD = ["two words", "it's", 'a"b', "$HOME", "$(id)", "`id`", "a;b", "a\\b", "a&b
 
 @pytest.mark.parametrize("name", ODD)
 @pytest.mark.parametrize(("family", "form"), [("qwen1", "r1.0"), ("qwen2", "new")])
-def test_what_a_launcher_would_take_apart_is_refused(
-    name: str, family: str, form: Any, models: Path
-) -> None:
+def test_what_a_launcher_would_take_apart_is_refused(name: str, family: str, form: Any, models: Path) -> None:
     """It is given the command as one text, which a shell reads once more."""
     train = {"global_batch": 16}
     for groups in ({"out": name}, {"data": f"{name}/x.mindrecord"}):
@@ -434,9 +432,7 @@ def test_what_a_launcher_would_take_apart_is_refused(
 
 
 @pytest.mark.parametrize("name", [*ODD, "训练 数据"])
-def test_on_one_card_any_path_reaches_mindformers_as_it_is(
-    name: str, models: Path, tmp_path: Path
-) -> None:
+def test_on_one_card_any_path_reaches_mindformers_as_it_is(name: str, models: Path, tmp_path: Path) -> None:
     work = job(models, "qwen2", "new", "1x 910b", out=name, data=f"{name}/x.mindrecord")
     script = commands.script(work).replace("/path/to/mindformers", str(tmp_path))
     python = tmp_path / "python"
