@@ -319,7 +319,7 @@ def _checked(
     values: dict[str, Any], lines: Lines, path: Path, overrides: Sequence[str], cards: int | None = None
 ) -> Recipe:
     for override in overrides:
-        _override(values, as_text(override), lines)
+        override_value(values, as_text(override), lines)
     values.setdefault("name", as_text(path.stem))
     for ours in values.keys() & {"file", "overrides"}:
         raise unknown_key(ours, place(path, lines, (ours,)), list(keys()))
@@ -344,8 +344,8 @@ def keys(group: type[BaseModel] = Recipe, prefix: str = "") -> Iterator[str]:
             yield f"{prefix}{name}"
 
 
-def _override(values: dict[str, Any], text: str, lines: Lines) -> None:
-    """Apply one "group.key=value"; lists are written with commas."""
+def override_value(values: dict[str, Any], text: str, lines: Lines) -> None:
+    """Apply one "group.key=value" to a run file's values; lists are written with commas."""
     key, separator, raw = text.partition("=")
     parts = tuple(part.strip() for part in key.split("."))
     if not separator or not all(parts):

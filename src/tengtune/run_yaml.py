@@ -65,6 +65,11 @@ def _read(path: Path) -> tuple[dict[str, Any], Lines]:
         text = raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise Problem("recipe.not_utf8", where=path, byte=error.start) from error
+    return parse(text, path)
+
+
+def parse(text: str, path: Path) -> tuple[dict[str, Any], Lines]:
+    """The same of the text of a file; `path` is what a Problem calls it."""
     try:
         node = yaml.compose(text, Loader=yaml.SafeLoader)
     except yaml.YAMLError as error:

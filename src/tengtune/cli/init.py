@@ -57,7 +57,7 @@ def command(model: Path, data: tuple[Path, ...], out: Path) -> None:
 
     sample = look({str(path): path for path in data}, style_of(model, spec, "assistant", None))
     chosen = suit(sample, spec.max_positions)
-    _write(out, _text(model, data, out, chosen))
+    write(out, _text(model, data, out, chosen))
     console = Console()
     if chosen.records:
         console.say("run.sized", **_figures(chosen))
@@ -74,7 +74,7 @@ def command(model: Path, data: tuple[Path, ...], out: Path) -> None:
     console.result(f"{out}\ntengtune run {name}")
 
 
-def _write(out: Path, text: str) -> None:
+def write(out: Path, text: str) -> None:
     try:
         files.write_text(out, text)
     except Problem as problem:

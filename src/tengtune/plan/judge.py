@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass, replace
-from importlib import resources
 from typing import Literal
 
 from tengtune.models.spec import ModelSpec
-from tengtune.plan import memory, time
+from tengtune.plan import can, memory, time
 from tengtune.plan.hardware import Hardware
-from tengtune.plan.profiles import DEEPSPEED, OURS, PROFILES
-from tengtune.plan.strategy import Offload, Profile, Range, Strategy
+from tengtune.plan.profiles import DEEPSPEED, PROFILES
+from tengtune.plan.strategy import Profile, Range, Strategy
 
 Verdict = Literal["fits", "tight", "no", "unknown"]
 _WORST: tuple[Verdict, ...] = ("no", "tight", "unknown", "fits")
@@ -24,14 +23,18 @@ UNMEASURED = 0.9
 
 @dataclass(frozen=True)
 class Plan:
-    """What is asked, the program whose sum it is, and the sum. lacking: features of capabilities.yaml that
-    the back end does not have today; `engine` is what was asked for, `profile` what the sum is of."""
+    """What is asked, the program whose sum it is, and the sum.
+
+    engine: what was asked for; profile: what the sum is of; dtype: as the run file has it. lacking: features
+    of capabilities.yaml that the back end does not have on such a device today.
+    """
 
     spec: ModelSpec
     strategy: Strategy
     engine: str
     profile: Profile
     hardware: Hardware
+    dtype: str
     card: memory.Card
     host: Range
     disk: Range
@@ -41,6 +44,11 @@ class Plan:
     def pace(self) -> time.Pace | None:
         """How fast it trains; None where no peak of the hardware is known."""
         return time.pace(self.spec, self.strategy, self.profile, self.hardware)
+
+    @property
+    def computes_in(self) -> str:
+        """The compute type: `auto` resolved."""
+        return can.resolved(self.dtype, self.engine, can.kind_of(self.hardware))
 
     @property
     def card_verdict(self) -> Verdict:
@@ -78,8 +86,9 @@ def judged(need: Range, there: int | None) -> Verdict:
     return "tight" if need.expected > TIGHT * there or need.high > there else "fits"
 
 
-def make(spec: ModelSpec, strategy: Strategy, engine: str, hardware: Hardware) -> Plan:
-    """The plan of one strategy. What our back ends lack is reckoned as DeepSpeed has it."""
+def make(spec: ModelSpec, strategy: Strategy, engine: str, hardware: Hardware, dtype: str = "auto") -> Plan:
+    """The plan of one strategy. What our back ends lack is reckoned as DeepSpeed has it. dtype: of the run
+    file."""
     profile = PROFILES[engine]
     if strategy.zero not in profile.zero or strategy.offload not in profile.offload:
         profile = DEEPSPEED
@@ -88,7 +97,8 @@ def make(spec: ModelSpec, strategy: Strategy, engine: str, hardware: Hardware) -
     if hardware.is_cpu:
         host = host + card.total * (strategy.cards / strategy.nodes)
     disk = memory.disk_bytes(spec, strategy, profile)
-    return Plan(spec, strategy, engine, profile, hardware, card, host, disk, lacking(strategy, engine))
+    lacks = can.lacking(spec, strategy, engine, can.kind_of(hardware), dtype)
+    return Plan(spec, strategy, engine, profile, hardware, dtype, card, host, disk, lacks)
 
 
 def choose(spec: ModelSpec, strategy: Strategy, hardware: Hardware, zero: int | None) -> Plan:
@@ -107,34 +117,3 @@ def choose(spec: ModelSpec, strategy: Strategy, hardware: Hardware, zero: int | 
 
 
 _ZERO = [("torch", level) for level in (1, 2, 3)]
-
-
-def lacking(strategy: Strategy, engine: str) -> tuple[str, ...]:
-    """What the plan asks of our back end that it has on no device today; nothing is said of other
-    programs."""
-    if engine not in OURS:
-        return ()
-    asked = [strategy.method, f"zero_{strategy.zero}" if strategy.zero else "", _OFFLOADS[strategy.offload]]
-    if strategy.method == "lora":
-        asked.append(
-            {"compute": "", "int8": "int8_base", "int8-all": "int8_all", "int4": "int4_base"}[strategy.base]
-        )
-    table = _capabilities()
-    return tuple(name for name in asked if name and not _has(table, name, engine))
-
-
-_OFFLOADS: dict[Offload, str] = {"none": "", "optimizer": "offload_optimizer", "all": "offload_all"}
-
-
-def _has(table: dict[str, dict[str, dict[str, str]]], name: str, engine: str) -> bool:
-    return name in table and set(table[name][engine].values()) != {"no"}
-
-
-@functools.cache
-def _capabilities() -> dict[str, dict[str, dict[str, str]]]:
-    """facts/capabilities.yaml, without capabilities.py, which loads pydantic."""
-    import yaml
-
-    text = resources.files("tengtune.facts").joinpath("capabilities.yaml").read_text(encoding="utf-8")
-    table: dict[str, dict[str, dict[str, str]]] = yaml.load(text, Loader=yaml.BaseLoader)
-    return table

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import combinations
 
-from tengtune.plan import judge
+from tengtune.plan import can, judge
 from tengtune.plan.judge import Plan
 from tengtune.plan.profiles import OURS
 from tengtune.plan.strategy import Strategy
@@ -77,7 +77,7 @@ def smallest(plan: Plan, runnable: bool = False) -> Remedy | None:
                 strategy, engine = change.apply(strategy, engine)
             if strategy.offload == "all" and strategy.zero != 3:
                 continue  # DeepSpeed offloads weights with ZeRO-3 only
-            made = judge.make(plan.spec, strategy, engine, plan.hardware)
+            made = judge.make(plan.spec, strategy, engine, plan.hardware, plan.dtype)
             if runnable and made.lacking:
                 continue
             if made.verdict == "fits":
@@ -94,7 +94,8 @@ def changes(plan: Plan) -> Iterator[Change]:
         yield Change("train.recompute", "full")
     if now.rows > 1:
         yield Change("train.micro_batch", 1)
-    if plan.engine == "torch" and not plan.hardware.is_cpu:
+    kind = can.kind_of(plan.hardware)
+    if plan.engine == "torch" and kind != "cpu" and can.verdict(now.method, "mindspore", kind) != "no":
         yield Change("backend", "mindspore")
     if count > 1 and not plan.profile.shards:
         yield from (Change("parallel.zero", level) for level in (1, 2, 3) if level > now.zero)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import unicodedata
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from tengtune.plan import time_screen
+from tengtune.plan.columns import padded, width
 from tengtune.plan.hardware import GIB
 from tengtune.plan.judge import Plan, Verdict
 from tengtune.plan.profiles import OURS
@@ -20,18 +21,35 @@ _COLOURS: dict[Verdict, str] = {
 }  # fmt: skip
 
 
+@dataclass(frozen=True)
+class Beside:
+    """What stands beside a plan: blocks of lines before the notes, and further notes."""
+
+    blocks: Sequence[Sequence[str]] = ()
+    notes: Sequence[str] = ()
+
+
 def text(
-    plan: Plan, name: str, remedies: Sequence[Remedy], work: Work | None, explain: bool, colour: bool
+    plan: Plan,
+    name: str,
+    remedies: Sequence[Remedy],
+    work: Work | None,
+    beside: Beside,
+    explain: bool,
+    colour: bool,
 ) -> str:
-    """What is planned, the verdicts, the time, the sum, what would fit, and what is not certain."""
+    """What is planned, the verdicts, the time, the sum, what would fit, what stands beside it, and what is
+    not certain."""
     lines = [_asked(plan, name), "", *_verdicts(plan, colour)]
     took = time_screen.lines(plan, work, explain)
     lines += [*([""] if took else []), *took, "", *_sum(plan, explain)]
-    notes = [language.say(code, **values) for code, values in notes_of(plan)]
+    notes = [*(language.say(code, **values) for code, values in notes_of(plan)), *beside.notes]
     if plan.verdict == "no" and not remedies:
         lines += ["", language.say("plan.none_fits")]
     for number, remedy in enumerate(remedies):
         lines += ["", remedy_text(remedy, today=number > 0 or bool(plan.lacking))]
+    for block in beside.blocks:
+        lines += ["", *block] if block else []
     return "\n".join([*lines, *([""] if notes else []), *(f"- {note}" for note in notes)])
 
 
@@ -97,6 +115,16 @@ def asked_for(features: Sequence[str]) -> str:
 
 
 _KEYS = {
+    "lora": "train.method: lora",
+    "full": "train.method: full",
+    "float16": "model.dtype: float16",
+    "bfloat16": "model.dtype: bfloat16",
+    "ranks": "parallel.ranks",
+    "nodes": "parallel.nodes",
+    "train_embeddings": "lora.train_embeddings: true",
+    "qwen1_lora": "train.method: lora",
+    "qwen1_long": "data.seq_len",
+    "recompute_full": "train.recompute: full",
     "zero_1": "parallel.zero: 1",
     "zero_2": "parallel.zero: 2",
     "zero_3": "parallel.zero: 3",
@@ -157,14 +185,14 @@ def _verdicts(plan: Plan, colour: bool) -> list[str]:
             strict=True,
         )
     )
-    width = max(_width(label) for label, *_ in rows)
-    tags = max(_width(names[verdict]) for _, verdict, _, _ in rows)
+    labels = max(width(label) for label, *_ in rows)
+    tags = max(width(names[verdict]) for _, verdict, _, _ in rows)
     lines = []
     for label, verdict, need, has in rows:
         on, off = (_COLOURS[verdict], "\033[0m") if colour else ("", "")
         known = language.say("plan.of", there=_gb(has)) if has else language.say("plan.of_unknown")
-        tag = _padded(names[verdict], tags)
-        lines.append(f"{_padded(label, width)}  {on}{tag}{off}  {_need(need)}  {known}")
+        tag = padded(names[verdict], tags)
+        lines.append(f"{padded(label, labels)}  {on}{tag}{off}  {_need(need)}  {known}")
     return lines
 
 
@@ -179,15 +207,15 @@ def _sum(plan: Plan, explain: bool) -> list[str]:
     titles: dict[str, str] = language.lookup("plan.terms")
     formulas: dict[str, str] = language.lookup("plan.formulas")
     terms = [*plan.card.terms.items(), ("total", plan.card.total)]
-    width = max(_width(titles[name]) for name, _ in terms)
+    labels = max(width(titles[name]) for name, _ in terms)
     heads = language.lookup("plan.columns")
     lines = [
-        f"{_padded(heads[0], width)}  " + "  ".join(" " * (8 - _width(head)) + head for head in heads[1:])
+        f"{padded(heads[0], labels)}  " + "  ".join(" " * (8 - width(head)) + head for head in heads[1:])
     ]
     for name, each in terms:
         values = (each.low, each.expected, each.high)
         lines.append(
-            f"{_padded(titles[name], width)}  " + "  ".join(f"{value / 1e9:8.2f}" for value in values)
+            f"{padded(titles[name], labels)}  " + "  ".join(f"{value / 1e9:8.2f}" for value in values)
         )
         if explain and name in formulas:
             lines.append("    " + formulas[name])
@@ -227,12 +255,3 @@ def _data(each: Range) -> dict[str, int]:
 
 def _gb(number: float) -> str:
     return f"{number / 1e9:.1f}" if number < 99.95e9 else f"{number / 1e9:.0f}"
-
-
-def _width(label: str) -> int:
-    """Columns on a terminal: Chinese characters take two."""
-    return sum(2 if unicodedata.east_asian_width(character) in "WF" else 1 for character in label)
-
-
-def _padded(label: str, width: int) -> str:
-    return label + " " * (width - _width(label))

@@ -1,0 +1,159 @@
+"""What `tengtune plan` is asked: of a run file, or of a model's name with options."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tengtune.cli.command import misused
+from tengtune.plan.profiles import OURS
+from tengtune.plan.strategy import Strategy
+from tengtune.ui.problems import Problem
+
+if TYPE_CHECKING:
+    from tengtune.models.spec import ModelSpec
+    from tengtune.plan.hardware import Hardware
+    from tengtune.plan.judge import Plan
+    from tengtune.plan.search import Question, Way
+    from tengtune.plan.work import Work
+    from tengtune.recipe import Recipe
+
+
+@dataclass(frozen=True)
+class Asked:
+    """The question, and the plan that is shown.
+
+    name: what the model is called. recipe: of a run file, whose own plan is shown then; else it is the best
+    way's, or where there is none the nearest to one. ways: best first; none where another program is asked
+    about. work: what there is to train, if that is known.
+    """
+
+    name: str
+    question: Question
+    ways: list[Way]
+    plan: Plan
+    work: Work | None = None
+    recipe: Recipe | None = None
+
+
+def of_run(
+    run: Path, overrides: tuple[str, ...], there: Hardware, engine: str | None, tokens: float | None
+) -> Asked:
+    """The plan of a run file, and the other ways to do the same. tokens: of one epoch, if not its data's."""
+    from tengtune import recipe as recipes
+    from tengtune.plan import judge, work
+    from tengtune.plan.search import Question, search
+
+    recipe = recipes.load(run, overrides, (there.count or 1) // there.nodes)
+    ranks, nodes = recipe.parallel.ranks, recipe.parallel.nodes
+    if there.count is not None and ranks > there.count:
+        raise Problem("plan.more_ranks", where=recipe.file, ranks=ranks, cards=there.count)
+    spec = named(recipe.model.path, recipe.model_folder)
+    lora, train, parallel = recipe.lora, recipe.train, recipe.parallel
+    dtype = recipe.model.dtype
+    strategy = Strategy(
+        method=train.method,
+        cards=ranks,
+        nodes=nodes,
+        rows=train.micro_batch,
+        row_tokens=recipe.data.seq_len,
+        zero=parallel.zero,
+        offload=parallel.offload,
+        recompute=train.recompute == "full",
+        rank=lora.rank,
+        targets=tuple(lora.targets),
+        base=lora.base,
+        train_embeddings=lora.train_embeddings is True,
+        width_bytes=4 if dtype == "float32" or (there.is_cpu and dtype == "auto") else 2,
+        checkpoints=train.keep,
+        accumulate=recipe.accumulation,
+    )
+    chosen = engine or ("torch" if recipe.backend == "auto" else recipe.backend)
+    plan = judge.make(spec, strategy, chosen, there, dtype)
+    cards = there.count or ranks
+    question = Question(spec, strategy, there, cards, train.global_batch, _engines(engine), dtype=dtype)
+    given = None if tokens is None else work.Work(tokens * train.epochs, train.epochs)
+    found = given or work.of_run(recipe)
+    return Asked(recipe.model.path, question, search(question), plan, found, recipe)
+
+
+def of_model(
+    model: str,
+    there: Hardware,
+    engine: str | None,
+    given: Mapping[str, Any],
+    global_batch: int | None,
+    tokens: float | None,
+) -> Asked:
+    """The best way to train a model. given: fields of Strategy that options name; tokens: to be trained."""
+    from tengtune.plan import judge
+    from tengtune.plan.search import search
+    from tengtune.plan.work import Work
+
+    question = question_of(named(model), there, engine, given, global_batch)
+    ways = search(question)
+    strategy, offload, zero = question.strategy, given.get("offload", "none"), given.get("zero")
+    if ways:
+        plan = ways[0].plan
+    elif engine is None and offload == "none":
+        plan = judge.choose(question.spec, strategy, there, zero)
+    else:
+        level = (3 if offload == "all" else 0) if zero is None else zero
+        plan = judge.make(question.spec, replace(strategy, zero=level), engine or "torch", there)
+    return Asked(model, question, ways, plan, None if tokens is None else Work(tokens))
+
+
+def question_of(
+    spec: ModelSpec, there: Hardware, engine: str | None, given: Mapping[str, Any], global_batch: int | None
+) -> Question:
+    """What options ask; what none of them names may be chosen."""
+    from tengtune.plan.search import Question, batch_for
+
+    if given.get("offload") == "all" and given.get("zero") not in (None, 3):
+        raise misused("plan.offload_all")
+    cards = there.count or 1
+    batch = global_batch or batch_for(cards)
+    width = 4 if there.is_cpu else 2
+    strategy = replace(Strategy(), **given, cards=cards, nodes=there.nodes, width_bytes=width)
+    strategy = replace(strategy, accumulate=max(batch // (cards * strategy.rows), 1))
+    return Question(spec, strategy, there, cards, batch, _engines(engine), frozenset(given))
+
+
+def _engines(engine: str | None) -> tuple[str, ...]:
+    """Whose ways are looked for: other programs' are not ours to run."""
+    if engine is None:
+        return OURS
+    return (engine,) if engine in OURS else ()
+
+
+def named(model: str, folder: Path | None = None) -> ModelSpec:
+    """The model's shape: of its folder or its config.json alone where they are there, else by its name."""
+    from tengtune.json_file import read_object
+    from tengtune.models import known, spec
+
+    path = folder or Path(model)
+    if path.is_file():
+        return spec.from_config(read_object(path, "model.bad_json"), path)
+    if (path / "config.json").is_file():
+        return spec.from_folder(path)
+    found = known.spec(model)
+    if found is None:
+        raise Problem("plan.unknown_model", where=model, near=known.near(model))
+    return found
+
+
+def machine(text: str | None, host_memory: float | None, disk: float | None) -> Hardware:
+    """What --hardware names, else this machine's cards, with what was said of its memory and disk in GB;
+    Problem where there are none."""
+    from tengtune.plan import hardware
+
+    found = hardware.here() if text is None else hardware.find(text)
+    if found is None:
+        raise Problem("plan.needs_hardware")
+    if found.is_cpu:
+        found = hardware.with_this_host(found)
+    if host_memory is not None:
+        found = replace(found, host_bytes=int(host_memory * 1e9))
+    return found if disk is None else replace(found, disk_bytes=int(disk * 1e9))

@@ -1,0 +1,126 @@
+"""The ways that were found, as a table of the best and as data."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tengtune.plan import columns
+from tengtune.plan.judge import Plan
+from tengtune.plan.search import Question, Way, sameness
+from tengtune.plan.strategy import Range
+from tengtune.ui import language
+
+SHOWN = 5
+
+
+def lines(question: Question, ways: Sequence[Way], asked: Plan | None) -> list[str]:
+    """The best ways, one a line. asked: the run file's own plan, which is marked."""
+    if not ways:
+        return []
+    rows = [_row(number, way, asked) for number, way in enumerate(ways[:SHOWN], 1)]
+    found = [
+        language.say("plan.ways", batch=question.global_batch, tokens=question.strategy.row_tokens),
+        *columns.table(language.lookup("plan.ways_columns"), rows),
+    ]
+    if len(ways) > SHOWN:
+        found.append(language.say("plan.ways_more", count=len(ways) - SHOWN))
+    if any(row[0].endswith("*") for row in rows):
+        found.append(language.say("plan.ways_same"))
+    return found
+
+
+def notes(ways: Sequence[Way]) -> list[str]:
+    """What the order rests on, and what has never run."""
+    found = []
+    if ways and ways[0].plan.pace is None:
+        found.append(language.say("plan.ways_no_speed"))
+    if any(way.unverified for way in ways):
+        found.append(language.say("plan.ways_unverified"))
+    return found
+
+
+def data(ways: Sequence[Way]) -> list[dict[str, Any]]:
+    """All of them for --json, the best first; bytes, and tokens a second of all cards."""
+    return [
+        {
+            "engine": way.plan.engine,
+            "cards": way.plan.strategy.cards,
+            "nodes": way.plan.strategy.nodes,
+            "micro_batch": way.plan.strategy.rows,
+            "accumulate": way.plan.strategy.accumulate,
+            "recompute": "full" if recomputes(way.plan) else "none",
+            "zero": way.plan.strategy.zero,
+            "shards": way.plan.profile.shards and way.plan.strategy.cards > 1,
+            "offload": way.plan.strategy.offload,
+            "base": way.plan.strategy.base,
+            "dtype": way.plan.computes_in,
+            "verdict": way.plan.verdict,
+            "card": _range(way.plan.card.total),
+            "host": _range(way.plan.host),
+            "disk": _range(way.plan.disk),
+            "margin": round(way.margin),
+            "tokens_per_s": _speed(way.plan),
+            "unverified": list(way.unverified),
+        }
+        for way in ways
+    ]
+
+
+def recomputes(plan: Plan) -> bool:
+    """Whether activations are computed again, asked for or not."""
+    return plan.strategy.recompute or plan.profile.always_recomputes
+
+
+def sharing(plan: Plan) -> str:
+    """What a card keeps of the whole, and what is kept elsewhere or narrower."""
+    now = plan.strategy
+    if now.cards == 1 or (now.zero == 0 and not plan.profile.shards):
+        kept = language.say("plan.whole")
+    elif plan.profile.shards:
+        kept = language.say("plan.part", count=now.cards)
+    else:
+        kept = f"zero {now.zero}"
+    more: list[str] = [] if now.base == "compute" else [now.base]
+    more += [] if now.offload == "none" else [f"offload {now.offload}"]
+    return ", ".join([kept, *more])
+
+
+def cards(plan: Plan) -> str:
+    """How many, of several machines "2 x 8"."""
+    now = plan.strategy
+    return str(now.cards) if now.nodes == 1 else f"{now.nodes} x {now.cards // now.nodes}"
+
+
+def speed(way: Way) -> str:
+    """Tokens a second of all cards, to two digits."""
+    return "?" if way.tokens_per_s is None else str(int(float(f"{way.tokens_per_s:.2g}")))
+
+
+def need(plan: Plan) -> str:
+    """GB of a card, of a CPU the host's."""
+    total = plan.host if plan.hardware.is_cpu else plan.card.total
+    return f"{total.expected / 1e9:.1f}"
+
+
+def _row(number: int, way: Way, asked: Plan | None) -> list[str]:
+    same = asked is not None and sameness(way.plan) == sameness(asked)
+    return [
+        f"{number}{'*' if same else ''}",
+        way.plan.engine,
+        cards(way.plan),
+        str(way.plan.strategy.rows),
+        "full" if recomputes(way.plan) else "none",
+        sharing(way.plan),
+        need(way.plan),
+        speed(way),
+        language.lookup("plan.verdicts")[way.plan.verdict],
+    ]
+
+
+def _speed(plan: Plan) -> dict[str, int] | None:
+    return None if plan.pace is None else _range(plan.pace.tokens_per_s * plan.strategy.cards)
+
+
+def _range(each: Range) -> dict[str, int]:
+    return {"low": round(each.low), "expected": round(each.expected), "high": round(each.high)}

@@ -1,0 +1,99 @@
+"""What guides promise for such a plan, facts/claims.yaml, and the sum that answers it."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib import resources
+from typing import Any
+
+from tengtune.plan.judge import Plan
+from tengtune.ui import language
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A claim about a plan: `claimed` and what is needed, in bytes. formula: which text shows the sum."""
+
+    name: str
+    claimed: float
+    formula: str
+    needs: float
+    plan: Plan
+
+    @property
+    def holds(self) -> bool:
+        return self.needs <= self.claimed
+
+
+def of(plan: Plan) -> list[Claim]:
+    """The claims about a plan that does not fit, or hardly; none of one that fits."""
+    if plan.verdict not in ("no", "tight"):
+        return []
+    return [_claim(each, plan) for each in _facts() if _is_about(each, plan)]
+
+
+def lines(claims: Sequence[Claim]) -> list[str]:
+    """A line each: what is said, the sum, and whether it holds."""
+    if not claims:
+        return []
+    return [language.say("plan.claims"), *(f"- {_line(each)}" for each in claims)]
+
+
+def data(claims: Sequence[Claim]) -> list[dict[str, Any]]:
+    """The same for --json; bytes."""
+    return [
+        {"name": each.name, "claimed": each.claimed, "needs": round(each.needs), "holds": each.holds}
+        for each in claims
+    ]
+
+
+def _claim(entry: dict[str, Any], plan: Plan) -> Claim:
+    needs = _SUMS[entry["sum"]](plan)
+    return Claim(entry["name"], 1e9 * entry["claimed"], entry["sum"], needs, plan)
+
+
+_SUMS: dict[str, Callable[[Plan], float]] = {
+    "states": lambda plan: 16.0 * plan.spec.parameters(),
+    "zero2": lambda plan: (2.0 + 14.0 / plan.strategy.cards) * plan.spec.parameters(),
+    "weights": lambda plan: 2.0 * plan.spec.parameters(),
+    "offload": lambda plan: 1.5 * 18.0 * plan.spec.parameters(),
+    "host": lambda plan: plan.host.expected,
+    "disk": lambda plan: plan.disk.expected,
+}
+"""Bytes: 2 of weights, 2 of gradients and 12 of optimizer a parameter (Rajbhandari et al., arXiv 1910.02054);
+what is offloaded by DeepSpeed's own rule; the plan's own sums."""
+
+
+def _is_about(entry: dict[str, Any], plan: Plan) -> bool:
+    """Whether a claim is about this plan: every key that it has agrees."""
+    now, size = plan.strategy, plan.spec.parameters() / 1e9
+    at_least, below = entry["params"]
+    return (
+        at_least <= size < below
+        and entry.get("method", now.method) == now.method
+        and entry.get("base", now.base) == now.base
+        and now.cards in entry.get("cards", [now.cards])
+    )
+
+
+def _line(claim: Claim) -> str:
+    plan = claim.plan
+    shown = language.lookup("plan.claim_sums")[claim.formula].format(
+        parameters=f"{plan.spec.parameters() / 1e9:.2f}",
+        needs=f"{claim.needs / 1e9:.0f}",
+        cards=plan.strategy.cards,
+        kept=plan.strategy.checkpoints,
+    )
+    code = "plan.claim_holds" if claim.holds else "plan.claim_fails"
+    return language.say(code, claim=language.lookup("plan.claim_names")[claim.name], sum=shown)
+
+
+@functools.cache
+def _facts() -> list[dict[str, Any]]:
+    import yaml
+
+    text = resources.files("tengtune.facts").joinpath("claims.yaml").read_text(encoding="utf-8")
+    found: list[dict[str, Any]] = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    return found

@@ -1,0 +1,222 @@
+"""tengtune plan: the ways it finds, what it writes and compares."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.cli.test_plan_cli import data, plan
+from tests.cli.test_rehearse import rehearse
+from tests.examples import EXAMPLES
+from tests.tiny import tiny_model, tiny_tokenizer
+
+from tengtune import recipe as recipes
+from tengtune.report import plot
+from tengtune.ui import language
+
+SEVEN = ("--model", "Qwen/Qwen-7B-Chat", "--hardware", "8x910b3")
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    monkeypatch.chdir(tmp_path)
+    yield tmp_path
+    language.choose(None)
+
+
+def test_the_screen_has_the_first_five_and_json_has_all() -> None:
+    code, out, _ = plan(*SEVEN)
+    lines = out.splitlines()
+    start = next(number for number, line in enumerate(lines) if line.startswith("How tengtune can run it"))
+    table = [line.split() for line in lines[start + 2 : start + 7]]
+    assert [row[0] for row in table] == ["1", "2", "3", "4", "5"]
+    assert table[0][1:5] == ["torch", "8", "1", "none"]
+    assert code == 0
+    ways = data(*SEVEN)["ways"]
+    assert f"{len(ways) - 5} more ways: --json" in lines
+    assert [way["engine"] for way in ways[:5]] == [row[1] for row in table]
+    assert ways[0]["tokens_per_s"]["expected"] == pytest.approx(float(table[0][-2]), rel=0.1)
+    assert ways[0]["unverified"] == ["lora", "bfloat16", "ranks", "qwen1_lora"]
+
+
+def test_what_is_planned_is_the_best_way() -> None:
+    answer = data(*SEVEN)
+    strategy = answer["strategy"]
+    assert (answer["engine"], strategy["cards"], strategy["recompute"]) == ("torch", 8, False)
+    assert answer["card"]["needs"]["expected"] == answer["ways"][0]["card"]["expected"]
+
+
+def test_what_is_named_is_not_chosen() -> None:
+    ways = data(*SEVEN, "--recompute", "full", "--micro-batch", "2", "--global-batch", "64")["ways"]
+    assert {(way["recompute"], way["micro_batch"]) for way in ways} == {("full", 2)}
+    assert {way["cards"] * way["micro_batch"] * way["accumulate"] for way in ways} == {64}
+    assert {way["engine"] for way in data(*SEVEN, "--engine", "mindspore")["ways"]} == {"mindspore"}
+    assert data(*SEVEN, "--engine", "deepspeed")["ways"] == []
+
+
+def test_a_run_file_is_marked_among_the_ways() -> None:
+    _, out, _ = plan(str(EXAMPLES / "qwen-7b-chat-lora-8x32g.yaml"), "--hardware", "8x910a")
+    marked = [line.split() for line in out.splitlines() if line.strip().startswith(("1*", "2*", "3*"))]
+    assert [row[1:5] for row in marked] == [["torch", "8", "1", "full"]]
+    assert "*: as the run file has it" in out
+
+
+def test_in_chinese() -> None:
+    _, out, _ = plan("--model", "Qwen-14B", "--hardware", "4x910b4", "--method", "full", lang="zh")
+    assert "“14B 全参微调约需 56 GB”，不成立" in out
+    assert "最接近的公开实测" in out
+
+
+# A run file of it.
+
+
+@pytest.mark.parametrize(
+    ("asked", "checks"),
+    [
+        (SEVEN, {"parallel.ranks": 8, "backend": "torch", "train.recompute": "none"}),
+        (
+            ("--model", "Qwen-14B-Chat", "--hardware", "8x64g", "--method", "full", "--seq-len", "512"),
+            {"backend": "mindspore", "model.path": "Qwen/Qwen-14B-Chat", "data.seq_len": 512},
+        ),
+        (
+            ("--model", "Qwen2.5-7B", "--hardware", "2x8x910b3", "--rank", "16", "--global-batch", "64"),
+            {"parallel.nodes": 2, "lora.rank": 16, "train.global_batch": 64},
+        ),
+        (("--model", "Qwen-7B", "--hardware", "910a"), {"model.dtype": "auto", "parallel.ranks": 1}),
+    ],
+)
+def test_a_new_run_file_is_one_and_fits(asked: tuple[str, ...], checks: dict[str, object]) -> None:
+    code, out, _ = plan(*asked, "--write", "run.yaml")
+    assert (code, "tengtune rehearse run.yaml" in out) == (0, True)
+    recipe = recipes.load(Path("run.yaml"))
+    for key, value in checks.items():
+        group, _, name = key.rpartition(".")
+        found = getattr(getattr(recipe, group) if group else recipe, name)
+        assert found == value, key
+    answer = data("run.yaml", "--hardware", asked[3])
+    assert (answer["verdict"], answer["lacking"]) == ("fits", [])
+    best = data(*asked)["ways"][0]
+    assert answer["card"]["needs"]["expected"] == best["card"]["expected"]
+    assert answer["ways"][0] == best
+
+
+def test_a_given_run_file_keeps_what_the_best_way_does_not_change() -> None:
+    text = (EXAMPLES / "plan-b-14b-full-4x32g.yaml").read_text("utf-8")
+    Path("old.yaml").write_text(text, "utf-8")
+    code, _, _ = plan("old.yaml", "--hardware", "8x64g", "--write", "new.yaml", "-s", "data.seq_len=512")
+    assert code == 0
+    made = Path("new.yaml").read_text("utf-8")
+    before, after = text.splitlines(), made.splitlines()
+    assert [pair for pair in zip(before, after, strict=True) if pair[0] != pair[1]] == [
+        ("backend: torch", "backend: mindspore"),
+        ("  seq_len: 1024", "  seq_len: 512"),
+        ("  ranks: 4", "  ranks: 8"),
+        ("  offload: optimizer", "  offload: none"),
+    ]
+    answer = data("new.yaml", "--hardware", "8x64g")
+    assert (answer["verdict"], answer["lacking"]) == ("fits", [])
+
+
+def test_an_impossible_type_becomes_auto() -> None:
+    run = "model: {path: Qwen/Qwen-7B, dtype: bfloat16}  # mine\ndata: d.json\n"
+    Path("run.yaml").write_text(run, "utf-8")
+    assert data("run.yaml", "--hardware", "910a")["lacking"] == ["bfloat16"]
+    assert plan("run.yaml", "--hardware", "910a", "--write", "new.yaml")[0] == 0
+    assert Path("new.yaml").read_text("utf-8").splitlines()[0] == (
+        "model: {path: Qwen/Qwen-7B, dtype: auto}  # mine"
+    )
+    assert data("new.yaml", "--hardware", "910a")["lacking"] == []
+
+
+@pytest.mark.slow
+def test_what_is_written_for_a_tiny_model_rehearses(here: Path) -> None:
+    tiny_tokenizer(tiny_model(here / "model"))
+    records = [{"instruction": f"question {n}?", "output": f"answer number {n}."} for n in range(40)]
+    (here / "my.json").write_text(json.dumps(records), "utf-8")
+    asked = ("--model", "model", "--hardware", "cpu", "--seq-len", "64", "--host-memory", "8")
+    assert plan(*asked, "--write", "run.yaml", "--data", "my.json")[0] == 0
+    recipe = recipes.load(Path("run.yaml"))
+    assert (recipe.backend, recipe.data.files, recipe.model.path) == ("torch", ["my.json"], "model")
+    code, said = rehearse(here / "run.yaml")
+    assert code == 0, said
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        ((*SEVEN, "--write", "there.yaml"), "plan.exists"),
+        ((*SEVEN, "--png", "there.yaml"), "plan.exists"),
+        ((*SEVEN, "--write", "folder", "--force"), "plan.exists"),
+        ((*SEVEN, "--write", "new.yaml", "--data", "none.json"), "run.no_data"),
+        ((*SEVEN, "--data", "there.yaml"), "ui.wrong_option"),
+        ((*SEVEN, "--compare", "--write", "new.yaml"), "ui.wrong_option"),
+        ((*SEVEN, "--hardware", "910b4"), "ui.wrong_option"),
+        (("there.yaml", "--hardware", "910b4", "--compare"), "ui.wrong_option"),
+        (("there.yaml", "--hardware", "910b4", "--write", "folder/new.yaml"), "plan.write_beside"),
+        (("--model", "Qwen-72B", "--hardware", "910b4", "--write", "new.yaml"), "plan.none_to_write"),
+    ],
+)
+def test_faults_write_nothing(arguments: tuple[str, ...], code: str, here: Path) -> None:
+    (here / "folder").mkdir()
+    (here / "there.yaml").write_text("model: Qwen/Qwen-7B\ndata: d.json\n", "utf-8")
+    before = {path: path.read_bytes() for path in here.rglob("*") if path.is_file()}
+    ended, out, err = plan(*arguments)
+    assert ended == (3 if code == "plan.none_to_write" else 2)
+    assert f" {code}," in err
+    assert out == ""
+    assert {path: path.read_bytes() for path in here.rglob("*") if path.is_file()} == before
+
+
+def test_force_overwrites(here: Path) -> None:
+    (here / "run.yaml").write_text("old", "utf-8")
+    assert plan(*SEVEN, "--write", "run.yaml", "--force")[0] == 0
+    assert recipes.load(Path("run.yaml")).model.path == "Qwen/Qwen-7B-Chat"
+
+
+# A chart.
+
+
+def test_a_chart(here: Path) -> None:
+    code, out, _ = plan(*SEVEN, "--png", "memory.png", lang="zh")
+    assert (code, out.splitlines()[-1]) == (0, "memory.png")
+    assert (here / "memory.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
+
+
+def test_a_chart_without_matplotlib(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plot, "available", lambda: False)
+    code, _, err = plan(*SEVEN, "--png", "memory.png", "--write", "run.yaml")
+    assert code == 2
+    assert "pip install 'tengtune[plot]'" in err
+    assert list(here.iterdir()) == []
+
+
+# A comparison.
+
+
+def test_side_by_side() -> None:
+    asked = ("--model", "Qwen-14B", "--compare", "--hardware", "4x910b4", "--hardware", "8x910b3")
+    code, out, _ = plan(*asked)
+    assert code == 0
+    rows = [line.split() for line in out.splitlines() if line.startswith("910B")]
+    assert [row[:3] for row in rows] == [
+        ["910B4", "LoRA", "2"],
+        ["910B4", "full", "32!"],
+        ["910B3", "LoRA", "1"],
+        ["910B3", "full", "8"],
+        ["910B4", "answering", "-"],
+        ["910B3", "answering", "1"],
+    ]
+    answer = json.loads(plan(*asked, "--json")[1])
+    first, second = answer["trainings"][:2]
+    assert (first["minimum"]["cards"], first["recommended"]["engine"]) == (2, "mindspore")
+    assert (second["minimum"]["cards"], second["recommended"], second["cards_there"]) == (32, None, 4)
+    assert [each["fits"] for each in answer["answering"]] == [False, True]
+
+
+def test_one_method_side_by_side() -> None:
+    asked = ("--model", "Qwen-7B", "--compare", "--hardware", "8x910b3", "--method", "lora", "--base", "int8")
+    answer = json.loads(plan(*asked, "--json")[1])
+    assert [each["method"] for each in answer["trainings"]] == ["lora"]
+    assert answer["trainings"][0]["minimum"] is None  # no int8 base so far
