@@ -209,7 +209,6 @@ SCORES = {
     "tokens": 9984,
     "general": {**GENERAL, "lost": 2},
     "sets": SETS,
-    "answers": True,
 }
 
 SAMPLES = [

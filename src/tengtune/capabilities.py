@@ -95,11 +95,9 @@ _ALL = (
     Feature("zero_3", "parallel.zero", lambda r, s: r.parallel.zero == 3, text="zero"),
     Feature("offload_optimizer", "parallel.offload", lambda r, s: r.parallel.offload == "optimizer"),
     Feature("recompute_full", "train.recompute", lambda r, s: r.train.recompute == "full"),
-    # No key makes it a must: where a back end does not answer, a run leaves the answers out and says so.
-    Feature("generation", "output.prompts", lambda r, s: False, training=False),
 )
 FEATURES = {feature.name: feature for feature in _ALL}
-"""All features by name, in the order in which they are refused."""
+"""What a run file can ask for, by name, in the order in which it is refused."""
 
 
 @functools.cache

@@ -139,7 +139,6 @@ def test_the_step_records_what_the_questions_gave(run: Recipe) -> None:
     general = [line for line in lines if line["set"] == "general"]
     assert len(general) == figures["general"]["questions"] == 20
     assert figures["general"]["verdict"] == "unknown"  # a random model knows nothing
-    assert figures["answers"] is True
 
 
 def test_mindspore_scores_and_answers_alike(folder: Path) -> None:

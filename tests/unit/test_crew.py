@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -15,13 +17,20 @@ from tengtune import lock
 from tengtune.cluster.launch import Start
 from tengtune.cluster.place import PROGRESS, Place
 from tengtune.cluster.watch import LOST, Crew, end_file
+from tengtune.ui import progress
 from tengtune.ui.console import Console
 from tengtune.ui.problems import Problem, Stopped
 
 BEAT = "import os, time; open(os.environ['TENGTUNE_BEATS'], 'w').write(f'1 {time.time()}\\n'); "
 
 
-def crew(folder: Path, scripts: list[str], world: int | None = None, limit_s: float | None = 0.4) -> Crew:
+def crew(
+    folder: Path,
+    scripts: list[str],
+    world: int | None = None,
+    limit_s: float | None = 0.4,
+    console: Console | None = None,
+) -> Crew:
     """A crew whose rank N runs the Python script N."""
     starts = []
     for rank, script in enumerate(scripts):
@@ -29,7 +38,7 @@ def crew(folder: Path, scripts: list[str], world: int | None = None, limit_s: fl
         variables = {PROGRESS: str(beats), "TENGTUNE_BEATS": str(beats)}
         place = Place(rank, world or len(scripts), rank, len(scripts))
         starts.append(Start(place, variables, [sys.executable, "-c", script], folder / f"rank_{rank}.log"))
-    return Crew(starts, Console("quiet"), limit_s, start_s=3.0)
+    return Crew(starts, console or Console("quiet"), limit_s, start_s=3.0)
 
 
 def note(folder: Path, rank: int, code: str) -> str:
@@ -43,6 +52,24 @@ def test_a_rank_that_freezes_while_it_starts_is_named(tmp_path: Path) -> None:
     with pytest.raises(Problem) as caught:
         crew(tmp_path, [BEAT + "time.sleep(60)", "import time; time.sleep(60)"]).run()
     assert (caught.value.code, caught.value.values["rank"]) == ("cluster.silent", 1)
+
+
+def test_the_wait_until_ranks_have_met_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The ranks end when it was told."""
+    monkeypatch.setenv("TENGTUNE_LANG", "en")
+    monkeypatch.setattr(progress, "EVERY_S", 0.01)
+    told = tmp_path / "told"
+
+    class Screen(io.StringIO):
+        def write(self, text: str) -> int:
+            told.touch()
+            return super().write(text)
+
+    script = f"import os, time\nwhile not os.path.exists({str(told)!r}): time.sleep(0.01)"
+    err = Screen()
+    crew(tmp_path, [script] * 2, limit_s=None, console=Console(err=err)).run()
+    assert "the ranks load the framework and meet: 0:0" in err.getvalue()
+    assert "waiting" not in {thread.name for thread in threading.enumerate()}
 
 
 def test_ranks_may_wait_for_another_machine(tmp_path: Path) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import io
+import queue
 import re
 import string
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,7 +14,7 @@ import pytest
 import yaml
 
 import tengtune
-from tengtune.ui import language
+from tengtune.ui import language, progress
 from tengtune.ui.console import Console
 from tengtune.ui.problems import Problem, screen
 
@@ -124,6 +126,41 @@ def test_the_progress_line_is_in_the_users_language(
     with Console(err=err).progress(3, title) as bar:
         bar.update(3)
     assert err.getvalue().splitlines()[1] == f"{title} 3/3  {left}"
+
+
+@pytest.mark.parametrize(("lang", "said"), [("en", "weights: 0:00 so far"), ("zh", "weights：已用 0:00")])
+def test_a_wait_is_told_while_it_lasts(monkeypatch: pytest.MonkeyPatch, lang: str, said: str) -> None:
+    monkeypatch.setenv("TENGTUNE_LANG", lang)
+    monkeypatch.setattr(progress, "EVERY_S", 0.01)
+    err = Told()
+    with Console(err=err).waiting("weights"):
+        assert err.lines.get(timeout=60) == f"{said}\n"
+    told = threading.active_count()
+    with Console("quiet", err=err).waiting("weights"), Console("json", err=err).waiting("weights"):
+        assert threading.active_count() == told
+
+
+def test_a_progress_that_has_not_moved_yet_says_what_takes_so_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first of a kind compiles graphs, for minutes; after it its own lines tell enough."""
+    monkeypatch.setattr(progress, "EVERY_S", 0.01)
+    err = Told()
+    with Console(err=err).progress(3, "train") as bar:
+        assert err.lines.get(timeout=60).startswith("train, the first (")
+        bar.update(1)
+        assert "waiting" not in {thread.name for thread in threading.enumerate()}
+    assert "waiting" not in {thread.name for thread in threading.enumerate()}
+
+
+class Told(io.StringIO):
+    """A stream whose lines can be waited for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lines: queue.Queue[str] = queue.Queue()
+
+    def write(self, text: str) -> int:
+        self.lines.put(text)
+        return super().write(text)
 
 
 def test_titles_of_progress_lines_are_texts() -> None:

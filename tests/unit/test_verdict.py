@@ -107,17 +107,6 @@ def test_no_advice_contradicts_another(
     assert absent not in found
 
 
-def test_forgetting_by_loss_alone(tmp_path: Path) -> None:
-    silent = {**GENERAL, "verdict": "lost", "asked": 0, "measures": {}}
-    assert codes(tmp_path, {"general": silent, "sets": [], "answers": False})[1] == (
-        "bad",
-        "general_lost_by_loss",
-    )
-    recipe = make_recipe(tmp_path)
-    text = Page(page(collected(recipe))).text
-    assert "does not write answers yet" in text
-
-
 def test_everything_else_that_is_worth_a_line(tmp_path: Path) -> None:
     found = codes(tmp_path, {"loss_after": 1.30})
     assert found[2:] == [

@@ -87,6 +87,7 @@ def plan(recipe: Recipe, console: Console, anew: bool) -> list[Start]:
     """The ranks of this machine; Problem when it is not said which machine this is, or where all meet."""
     world, nodes = recipe.parallel.ranks, recipe.parallel.nodes
     local = world // nodes
+    _tell_crowding(local, console)
     node, master = _meeting(recipe, nodes)
     folder = recipe.folder / "log"
     job = {
@@ -108,6 +109,15 @@ def plan(recipe: Recipe, console: Console, anew: bool) -> list[Start]:
         command = [sys.executable, "-m", "tengtune.cli.rank", json.dumps(job, ensure_ascii=False)]
         starts.append(Start(mine, variables, command, folder / f"rank_{mine.rank}.log"))
     return starts
+
+
+def _tell_crowding(local: int, console: Console) -> None:
+    """Say when ranks would have to share a card, or without cards a core."""
+    there, cores = cards.count(), len(os.sched_getaffinity(0))
+    if there and local > there:
+        console.warn("cluster.few_cards", ranks=local, cards=there)
+    elif not there and local > cores:
+        console.warn("cluster.few_cores", ranks=local, cores=cores)
 
 
 def _threads(local: int) -> int:

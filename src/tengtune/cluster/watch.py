@@ -64,7 +64,11 @@ class Crew:
             stack.callback(self._kill)
             for start in self._starts:
                 self._processes.append(_started(start, stack, self._keep))
+            # Not a rank says it: MindSpore's meeting keeps all of a process's threads from running.
+            meeting = stack.enter_context(self._console.waiting(language.say("cluster.meeting")))
             while not self._over():
+                if min(self._beats()) > place.JOINING:
+                    meeting.end()
                 time.sleep(POLL_S)
             codes = self._codes()  # before those that still run are ended by us
             if all(code == 0 for code in codes) and not self._signal:

@@ -12,11 +12,6 @@ from tengtune.text import chatml
 from tengtune.text.conversation import Example, Message
 from tengtune.text.template import PLAIN, Template
 from tengtune.text.tokenizer import Tokenizer
-from tengtune.ui.problems import Problem
-
-CANNOT_ANSWER = "capability.generation"
-"""The Problem of a back end that scores texts but does not write any yet."""
-
 
 Request = tuple[tuple[int, ...], int]
 """Prompt, and how many tokens its answer may have."""
@@ -26,15 +21,12 @@ Request = tuple[tuple[int, ...], int]
 class Examiner:
     """`system`: system text of questions that bring none, "" for no system turn. A model whose template knows
     reasoning is asked to answer at once.
-
-    answers: False once the back end has said that it cannot generate.
     """
 
     backend: Backend
     tokenizer: Tokenizer
     system: str
     template: Template = PLAIN
-    answers: bool = field(default=True, init=False)
     _written: dict[Request, str] = field(default_factory=dict, init=False)
 
     def choice_losses(self, messages: Sequence[Message], texts: Iterable[str]) -> list[float] | None:
@@ -56,7 +48,7 @@ class Examiner:
         return loss_sums(self.backend, [example])[0], int(example.train.sum())
 
     def answer(self, messages: Sequence[Message], max_new_tokens: int) -> str | None:
-        """The model's own greedy answer; None when there is no room for it or the back end writes none."""
+        """The model's own greedy answer; None when there is no room for it."""
         request = self._request(messages, max_new_tokens)
         if request not in self._written:
             for _ in self.write([(messages, max_new_tokens)]):
@@ -65,21 +57,14 @@ class Examiner:
 
     def write(self, questions: Iterable[tuple[Sequence[Message], int]]) -> Iterator[None]:
         """Write the answers to (messages, max_new_tokens), several at a time, for `answer` to give; yields as
-        each is done. Without room, or where the back end writes none, there is none."""
-        if not self.answers:
-            return
+        each is done. Without room there is none."""
         requests = dict.fromkeys(self._request(*each) for each in questions)
         wanted = [each for each in requests if each[1] > 0 and each not in self._written]
         ids: list[list[int]] = [[] for _ in wanted]
         asked = [Asked(*each, partial(_taken, into)) for each, into in zip(wanted, ids, strict=True)]
-        try:
-            for number in self.backend.generate_many(asked, self.tokenizer.stop_ids):
-                self._written[wanted[number]] = self.tokenizer.decode(ids[number]).strip()
-                yield
-        except Problem as problem:
-            if problem.code != CANNOT_ANSWER:
-                raise
-            self.answers = False
+        for number in self.backend.generate_many(asked, self.tokenizer.stop_ids):
+            self._written[wanted[number]] = self.tokenizer.decode(ids[number]).strip()
+            yield
 
     def _request(self, messages: Sequence[Message], max_new_tokens: int) -> Request:
         prompt = self._prompt(messages)

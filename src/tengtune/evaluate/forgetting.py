@@ -26,7 +26,6 @@ ENOUGH_KNOWN = 3
 WEAKER = 1.0
 """Nats per token: the right answer has become e times less likely at every token. (A greedy answer
 turns wrong for much less, by another wording.)"""
-MUCH_WEAKER = 2.0
 
 
 @dataclass(frozen=True)
@@ -74,17 +73,10 @@ def judge(before: Sequence[Mark], after: Sequence[Mark]) -> Judgement:
     A lost question counts as forgotten if its right answer's loss rose by more than WEAKER. The others may
     have turned by chance, as some of the wrong ones turn right; they count as well where lost and gained
     differ by more than chance (`by_chance`).
-    Where the models could not be asked the mean loss decides: weakened from WEAKER on, lost from MUCH_WEAKER;
-    unknown where there is none either.
+    Where the models could not be asked, which takes room for an answer, nothing is known.
     """
     pairs = list(zip(before, after, strict=True))
     rise = _mean_loss(after) - _mean_loss(before)
-    if not any(mark.hits or mark.labels for mark in (*before, *after)):
-        return Judgement("unknown", 0, 0, 0, 0, 0.0)
-    if not any(mark.hits for mark in (*before, *after)):
-        # In this order a loss that is no number counts as lost.
-        by_loss: Verdict = "kept" if rise < WEAKER else "weakened" if rise < MUCH_WEAKER else "lost"
-        return Judgement(by_loss, 0, 0, 0, 0, rise)
     known = [(old, new) for old, new in pairs if old.hits.get("contains")]
     wrong = [(old, new) for old, new in known if not new.hits.get("contains")]
     gained = sum(bool(new.hits.get("contains")) and not old.hits.get("contains") for old, new in pairs)

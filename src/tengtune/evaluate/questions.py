@@ -151,7 +151,7 @@ class Calculation(Question):
     def mark(self, examiner: Examiner, shots: Sequence[Message]) -> Mark:
         answer = examiner.answer([*shots, *self.asked()], self.answer_tokens)
         if answer is None:
-            return Mark(missing="too_long" if examiner.answers else None)
+            return Mark(missing="too_long")
         return Mark({"accuracy": final_number(answer) == self.number}, answer)
 
 

@@ -21,26 +21,30 @@ CHANCE = 1.96
 def mark_all(
     examiner: Examiner, sets: Sequence[QuestionSet], advance: Callable[[int], None]
 ) -> list[list[Mark]]:
-    """The marks of every question of every set; `advance` is told how many were asked so far. All answers
-    are written first, several at a time."""
+    """The marks of every question of every set; `advance` is told how many of the `pieces` are done. All
+    answers are written first, several at a time."""
     written = [
         ([*each.shots, *question.asked()], question.answer_tokens)
         for each in sets
         for question in each.questions
         if question.answer_tokens
     ]
-    asked = marked = 0
-    for _ in examiner.write(written):
-        asked += 1
-        advance(asked)
+    for number, _ in enumerate(examiner.write(written), 1):
+        advance(number)
+    done = len(written)  # those without room, or asked twice, were not written
     marks: list[list[Mark]] = []
     for each in sets:
         marks.append([])
         for question in each.questions:
             marks[-1].append(question.mark(examiner, each.shots))
-            marked += 1
-            advance(max(asked, marked))
+            done += 1
+            advance(done)
     return marks
+
+
+def pieces(sets: Sequence[QuestionSet]) -> int:
+    """The pieces of work that marking these sets is: answers to write, and questions to mark."""
+    return sum(1 + bool(question.answer_tokens) for each in sets for question in each.questions)
 
 
 @dataclass(frozen=True)

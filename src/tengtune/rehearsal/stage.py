@@ -67,9 +67,11 @@ class Rehearsal:
             ("report", self._report),
         ]
         for name, work in stages:
-            self.console.heading(language.say(f"rehearse.{name}"))
+            title = language.say(f"rehearse.{name}")
+            self.console.heading(title)
             start = time.monotonic()
-            showed = work()
+            with self.console.waiting(title):
+                showed = work()
             self.done.append(Done(name, time.monotonic() - start, showed))
         return self.done
 

@@ -32,9 +32,8 @@ def evaluation(evidence: Evidence) -> Html | None:
         rows += _set_rows(each)
     heads = [say(f"report.{name}") for name in ("measure", "before", "after", "change")]
     details = [_questions(evidence, each, each.get("title", each["name"])) for each in sets]
-    note = None if scores["answers"] else tag("p", say("report.no_answers"), class_="small")
     scores_table = tag("div", table(heads, rows, numbers=(1, 2, 3)), class_="scores")
-    return section("evaluation", scores_table, note, details)
+    return section("evaluation", scores_table, details)
 
 
 def _measured(name: Content, before: float | None, after: float | None) -> list[Content]:

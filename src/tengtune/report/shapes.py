@@ -89,7 +89,6 @@ class _Evaluate(BaseModel):
     tokens: Count
     general: _General
     sets: list[_Set]
-    answers: Flag
 
 
 class _Any(BaseModel):

@@ -135,8 +135,6 @@ def _forgotten(general: dict[str, Any]) -> Finding:
     levels: dict[str, Level] = {"kept": "good", "weakened": "warn", "lost": "bad", "unknown": "note"}
     verdict = general["verdict"]
     code = f"general_{wording(verdict, general['known'], general['lost'])}"
-    if not general["asked"] and verdict != "unknown":
-        code = f"general_{verdict}_by_loss"
     values = {
         "known": general["known"],
         "total": general["questions"],

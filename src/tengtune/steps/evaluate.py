@@ -20,7 +20,7 @@ from tengtune.evaluate.examiner import Examiner
 from tengtune.evaluate.forgetting import Judgement, general_questions, judge, wording
 from tengtune.evaluate.questions import Mark
 from tengtune.evaluate.read import QuestionSet, Settings, read_set, reason
-from tengtune.evaluate.score import Comparison, mark_all
+from tengtune.evaluate.score import Comparison, mark_all, pieces
 from tengtune.models import spec as specs
 from tengtune.recipe import Recipe
 from tengtune.report.verdict import too_little
@@ -40,7 +40,6 @@ class Scores:
     loss: float | None
     tokens: int
     marks: list[list[Mark]]
-    can_answer: bool
 
 
 def inputs(recipe: Recipe) -> list[Path]:
@@ -98,7 +97,6 @@ def run(recipe: Recipe, console: Console) -> Result:
         "tokens": after.tokens,
         "general": {**asdict(general), **compared[0].figures()},
         "sets": [each.figures() for each in compared[1:]],
-        "answers": after.can_answer,
     }
     return Result(["evaluation.jsonl"], figures)
 
@@ -145,8 +143,6 @@ def _both(
         _score(recipe, folder, store, sets, console)
         for folder in (recipe.model_folder, recipe.folder / "merged")
     )
-    if not (before.can_answer and after.can_answer):
-        console.warn("evaluate.no_answers")
     return before, after
 
 
@@ -154,16 +150,17 @@ def _score(
     recipe: Recipe, folder: Path, store: Store | None, sets: Sequence[QuestionSet], console: Console
 ) -> Scores:
     """One model. It is let go before the next is opened: two would not fit on a card."""
-    backend = open_backend(recipe, folder, trainable=False)
+    title = language.say("evaluate.progress", model=folder.name)
+    with console.waiting(language.say("ui.loading", model=folder.name)):
+        backend = open_backend(recipe, folder, trainable=False)
     loss, tokens = (None, 0) if store is None else heldout_loss(backend, store, recipe.train.micro_batch)
     tokenizer = open_tokenizer(recipe.model_folder)
     template = of_folder(recipe.model_folder, backend.spec.family, tokenizer)
     system = chatml.default_system(recipe.data.system, recipe.data.policy, template)
     examiner = Examiner(backend, tokenizer, system, template)
-    total = sum(len(each.questions) for each in sets)
-    with console.progress(total, language.say("evaluate.progress", model=folder.name)) as bar:
+    with console.progress(pieces(sets), title) as bar:
         marks = mark_all(examiner, sets, bar.update)
-    return Scores(loss, tokens, marks, examiner.answers)
+    return Scores(loss, tokens, marks)
 
 
 def _compared(

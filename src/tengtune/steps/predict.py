@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -53,9 +53,12 @@ def run(recipe: Recipe, console: Console) -> Result:
     questions = _questions(recipe, tokenizer)
     answers = []
     for folder in (recipe.model_folder, recipe.folder / "merged"):
-        backend = open_backend(recipe, folder, trainable=False)
-        prompts = [ids for _, ids in questions]
-        answers.append(write_answers(backend, tokenizer, prompts, recipe.output.max_new_tokens))
+        with console.waiting(language.say("ui.loading", model=folder.name)):
+            backend = open_backend(recipe, folder, trainable=False)
+        prompts, most = [ids for _, ids in questions], recipe.output.max_new_tokens
+        title = language.say("predict.progress_of", model=folder.name)
+        with console.progress(len(prompts), title) as bar:
+            answers.append(write_answers(backend, tokenizer, prompts, most, bar.update))
     rows = [
         {"prompt": text, "before": before, "after": after}
         for (text, _), before, after in zip(questions, *answers, strict=True)
@@ -114,10 +117,14 @@ def answer_file(
 
 
 def write_answers(
-    backend: Backend, tokenizer: Tokenizer, prompts: Sequence[Sequence[int]], max_new_tokens: int
+    backend: Backend,
+    tokenizer: Tokenizer,
+    prompts: Sequence[Sequence[int]],
+    max_new_tokens: int,
+    advance: Callable[[int], None] = lambda done: None,
 ) -> list[str | None]:
     """The greedy answers to rendered prompts; only the new text. None where the model's positions leave no
-    room for one."""
+    room for one. `advance` is told how many prompts are done with."""
     rooms = [min(max_new_tokens, backend.spec.max_positions - len(prompt)) for prompt in prompts]
     askable = [(prompt, room) for prompt, room in zip(prompts, rooms, strict=True) if room > 0]
     ids: list[list[int]] = [[] for _ in askable]
@@ -127,8 +134,10 @@ def write_answers(
         return True
 
     asked = [Asked(*each, partial(take, into)) for each, into in zip(askable, ids, strict=True)]
+    done = len(prompts) - len(asked)
     for _ in backend.generate_many(asked, tokenizer.stop_ids):
-        pass
+        done += 1
+        advance(done)
     written = map(tokenizer.decode, ids)
     return [next(written) if room > 0 else None for room in rooms]
 

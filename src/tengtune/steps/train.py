@@ -116,7 +116,8 @@ def train(recipe: Recipe, console: Console, anew: bool) -> Result:
     if ranks.rank == 0:  # no earlier than here, where nothing refuses the run any more
         output_tree.clear(recipe.folder / output_tree.FOLDER, _as_theirs(recipe))
     with explained(recipe):
-        backend = base.open_backend(recipe, recipe.model_folder)
+        with console.waiting(language.say("ui.loading", model=recipe.model_folder.name)):
+            backend = base.open_backend(recipe, recipe.model_folder)
         shards = [(s.kind, s.array.size, s.array.nbytes) for s in backend.named_shards()]
         held = [sum(n for kind, n, _ in shards if kind == "param"), sum(b for *_, b in shards)]
         parameters, nbytes = map(int, ranks.total(held))

@@ -14,7 +14,7 @@ from tengtune.ui import language
 from tengtune.ui.problems import Problem, screen
 
 if TYPE_CHECKING:
-    from tengtune.ui.progress import Progress
+    from tengtune.ui.progress import Progress, Waiting
 
 Mode = Literal["normal", "quiet", "json"]
 
@@ -80,6 +80,12 @@ class Console:
         from tengtune.ui.progress import Progress
 
         return Progress(self, total, title, done)
+
+    def waiting(self, what: str) -> Waiting:
+        """Lines that say what is waited for while a block runs; see ui/progress.py."""
+        from tengtune.ui.progress import Waiting
+
+        return Waiting(self, what)
 
     def table(self, columns: list[str], rows: list[list[Any]], title: str | None = None) -> None:
         """A table on stdout (rich knows how wide Chinese characters are); not printed under --json."""
