@@ -162,6 +162,7 @@ def run_all(recipe: Recipe, console: Console, anew: bool = False) -> None:
             if (recipe.folder / "metrics.jsonl").exists():
                 with suppress(Problem):
                     execute(step("report"), recipe, console)
+                    console.say("report.made", file=recipe.folder / "report.html")
             raise
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +62,26 @@ def test_a_run_ends_in_a_report(run: Path) -> None:
     assert [each["name"] for each in figures["sets"]] == ["words.json"]
     lines = (folder / "evaluation.jsonl").read_text("utf-8").splitlines()
     assert len(lines) == 20 + 1
+
+
+def test_a_run_ends_with_where_things_lie_each_once(
+    run: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, layout = run.parent / "runs" / "run", "output.layout=mindformers"
+    monkeypatch.setenv("TENGTUNE_LANG", "en")
+    assert tengtune("run", run, "-s", layout) == 0
+    out, err = capsys.readouterr()
+    told = [
+        f"The tuned model: {folder / 'merged'}",
+        f"The report: {folder / 'report.html'}",
+        f"As mindformers leaves it: {folder / 'output'}",
+    ]
+    assert out.splitlines()[-4:-1] == told
+    assert (folder / "output" / "checkpoint_network").is_dir()
+    assert "report.html" not in err
+    assert "Held-out loss" not in out  # the table has it
+    assert tengtune("run", run) == 0
+    assert "mindformers" not in capsys.readouterr().out
 
 
 def test_a_second_run_has_nothing_to_do(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -163,7 +184,7 @@ def test_a_loss_that_is_no_number_is_told_and_the_record_stays_json(
     figures = json.loads(record)["figures"]
     assert (figures["loss_before"], figures["loss_after"], figures["perplexity_after"]) == (4.5, None, None)
     assert tengtune("run", run) == 0
-    assert "4.5000 before, - after" in capsys.readouterr().out
+    assert re.search(r"held-out loss .*│ 4\.5000 +│ - +│", capsys.readouterr().out)
     assert "held-out loss 4.500 → NaN" in (folder / "report.html").read_text("utf-8")
     assert tengtune("evaluate", run, "--force", "--quiet") == 0
     assert tengtune("report", run, "--quiet") == 0

@@ -115,6 +115,8 @@ def test_a_killed_rank_is_named_and_the_same_command_goes_on(
         code, said = end(process)
         assert code in (0, 4), said
         assert code == 0 or f"Rank {rank} failed first: killed by SIGKILL" in said
+        noted = [(each["event"], each["rank"], each["signal"]) for each in metrics(run, "signal")]
+        assert code == 0 or noted == [("rank_failed", rank, signal.SIGKILL)]
     end(process)
     assert not ranks_of(run)
     code, said = end(start(run, "-s", "train.save_every=1"))

@@ -349,6 +349,8 @@ TorchBackend.__init__, before = init, lambda n: None
 """  # fmt: skip
     screen = sound(train(run, disturbance=elsewhere))
     assert "saved with torch cpu float32, training goes on with torch npu:0 float32" in screen
+    (event,) = (json.loads(line) for line in metrics_of(run) if '"resumed"' in line)
+    assert (event["reason"], event["was"]) == ("elsewhere", "torch · cpu · float32")
 
 
 def test_no_room_for_checkpoints_is_said_before_training(run: Path) -> None:

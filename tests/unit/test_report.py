@@ -104,6 +104,23 @@ def test_why_it_stopped_is_told_in_both_languages(
     assert en in text
 
 
+def test_a_training_over_two_back_ends_is_headed_by_both(tmp_path: Path) -> None:
+    recipe = make_recipe(tmp_path)
+    folder = write_run(recipe)
+    event = {"step": 90, "event": "resumed", "reason": "elsewhere", "was": "mindspore · cpu · float16"}
+    killed = {"step": 200, "event": "rank_failed", "reason": "killed", "rank": 1, "signal": 9}
+    write_lines(folder / "metrics.jsonl", [*report_lab.metrics(), event, killed])
+    trained = report_lab.TRAIN
+    now = " · ".join(str(trained[key]) for key in ("backend", "device", "dtype"))
+    text = Page(page(collected(recipe))).text
+    assert f"mindspore · cpu · float16 → {now}" in text
+    assert "resumed from a checkpoint made on mindspore · cpu · float16" in text
+    assert "rank 1 was killed (signal 9)" in text
+    assert "ranks that failed during the training: 1" in text
+    write_lines(folder / "metrics.jsonl", [*report_lab.metrics(), {**event, "was": now}])
+    assert f"{now} → " not in Page(page(collected(recipe))).text
+
+
 def test_every_reason_to_stop_has_a_text() -> None:
     source = Path(tengtune.__file__).parent / "train"
     found = {

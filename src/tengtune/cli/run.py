@@ -6,7 +6,7 @@ import click
 
 from tengtune import engine
 from tengtune.cli.command import Command
-from tengtune.cli.evaluate import number, show
+from tengtune.cli.evaluate import show
 from tengtune.cli.options import resume_option, run_options
 from tengtune.cli.predict import show_samples
 from tengtune.recipe import Recipe
@@ -19,6 +19,8 @@ from tengtune.ui.console import Console
 @resume_option
 def command(recipe: Recipe, console: Console, fresh: bool, anew: bool) -> None:
     """Do all the steps that are needed, in order."""
+    from tengtune.train import output_tree
+
     engine.check_run(recipe)
     engine.prepare(recipe, fresh)
     engine.run_all(recipe, console, anew)
@@ -27,10 +29,10 @@ def command(recipe: Recipe, console: Console, fresh: bool, anew: bool) -> None:
     if score:
         show(score, console)
     if score.get("tokens"):
-        pair = {name: number(score[f"loss_{name}"]) for name in ("before", "after")}
-        console.result(language.say("run.score", **pair), **score)
-    made = {"merged": recipe.folder / "merged", "report": recipe.folder / "report.html"}
-    console.result(
-        language.say("run.done", **made, run=recipe.called()),
-        **{name: str(path) for name, path in made.items()},
-    )
+        console.event("result", **score)
+    made = {"merged": "merged", "report": "report.html"}
+    if recipe.output.layout == "mindformers":
+        made["output"] = output_tree.FOLDER
+    paths = {name: str(recipe.folder / file) for name, file in made.items()}
+    lines = [language.say(f"run.{name}", path=path) for name, path in paths.items()]
+    console.result("\n".join([*lines, language.say("run.ask", run=recipe.called())]), **paths)

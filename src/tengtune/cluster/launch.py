@@ -14,6 +14,7 @@ import secrets
 import shlex
 import socket
 import sys
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from tengtune.cluster.preflight import MARK
 from tengtune.cluster.watch import Crew, end_file
 from tengtune.lock import descriptors
 from tengtune.recipe import Recipe
+from tengtune.train.metrics import MOST_STEPS, Metrics, read
 from tengtune.ui import language
 from tengtune.ui.console import Console
 from tengtune.ui.problems import Problem, os_errors
@@ -76,11 +78,30 @@ def launch(recipe: Recipe, console: Console, anew: bool) -> tuple[list[str], dic
         console.say("cluster.waits", others=recipe.parallel.nodes - 1)
     limit = recipe.train.stall_minutes
     # The ranks hold the run folder's lock, too: some that outlive a killed launcher keep others out of it.
-    Crew(starts, console, None if limit is None else 60 * limit, keep=descriptors()).run()
+    try:
+        Crew(starts, console, None if limit is None else 60 * limit, keep=descriptors()).run()
+    except Problem as problem:
+        if starts[0].place.rank == 0:
+            _note_failure(recipe.folder / "metrics.jsonl", problem)
+        raise
     if starts[0].place.rank > 0:
         return [], {}
     made = json.loads((folder / RESULT).read_text("utf-8"))
     return made["outputs"], made["figures"]
+
+
+def _note_failure(path: Path, problem: Problem) -> None:
+    """A rank's end as an event of the training, which goes on from a checkpoint: who is killed notes
+    nothing."""
+    steps = [record["step"] for record in read(path)] if path.exists() else []
+    if not steps or "rank" not in problem.values:
+        return
+    status = problem.values.get("status")
+    how: dict[str, Any] = {"reason": "silent"} if status is None else {"exit_code": status}
+    if isinstance(status, int) and status < 0:
+        how = {"reason": "killed", "signal": -status}
+    with suppress(Problem), closing(Metrics(path, MOST_STEPS)) as metrics:
+        metrics.event(steps[-1], "rank_failed", rank=problem.values["rank"], **how)
 
 
 def plan(recipe: Recipe, console: Console, anew: bool) -> list[Start]:

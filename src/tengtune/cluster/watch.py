@@ -149,6 +149,7 @@ class Crew:
             exit_code=code if code in (2, 3, 4, 5) else FAILED_RUN,
             rank=start.place.rank,
             how=_how(code),
+            status=code,
             lines=_last_lines(log) or "-",
             diagnosis=_diagnosis(log),
         )

@@ -14,6 +14,8 @@ from tengtune.report.html import Content, Html, join, say, tag
 from tengtune.report.verdict import Finding, Verdict, judge
 from tengtune.ui import language
 
+MOST_PLACE = 100
+"""Characters of a back end and its device that are shown."""
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 """Content security policy: the browser itself keeps the page from loading or running anything."""
 
@@ -63,6 +65,8 @@ def _header(evidence: Evidence) -> Html:
     names = {"zh": "中文", "en": "English"}
     method = "report.method_lora" if recipe.train.method == "lora" else "report.method_full"
     where = " · ".join(str(train[key]) for key in ("backend", "device", "dtype") if key in train)
+    before = [str(line["was"])[:MOST_PLACE] for line in evidence.events if line.get("was")]
+    where = " → ".join(dict.fromkeys([*before, *filter(None, [where])]))
     about = [
         recipe.model_folder.name,
         say(method, rank=recipe.lora.rank),

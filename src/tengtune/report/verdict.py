@@ -178,7 +178,7 @@ def _sets(evidence: Evidence) -> Iterator[Finding]:
 
 def _training(evidence: Evidence) -> Iterator[Finding]:
     """What the guards saw, by the events; figures of the train step where there are none."""
-    counts = {"skipped": 0, "spike": 0, "rewound": 0, "resumed": 0, "slow": 0}
+    counts = {"skipped": 0, "spike": 0, "rewound": 0, "resumed": 0, "slow": 0, "rank_failed": 0}
     for line in evidence.events:
         if line["event"] in counts:
             counts[line["event"]] += 1
@@ -188,11 +188,12 @@ def _training(evidence: Evidence) -> Iterator[Finding]:
         "rewound": ("warn", ("lower_lr",)),
         "resumed": ("note", ()),
         "slow": ("warn", ()),
+        "rank_failed": ("warn", ()),
     }
     for name, (level, advice) in rules.items():
         if counts[name]:
             yield Finding(level, name, {"count": counts[name]}, advice)
-    if evidence.metrics and not any(counts[name] for name in ("skipped", "spike", "rewound", "slow")):
+    if evidence.metrics and not any(counts[name] for name in counts if name != "resumed"):
         yield Finding("good", "quiet")
 
 

@@ -51,7 +51,6 @@ def run(recipe: Recipe, console: Console) -> Result:
         with files.atomic_file(recipe.folder / PLOT) as stream:
             plot.draw(evidence, stream)
         made.append(PLOT)
-    console.say("report.made", file=recipe.folder / PAGE)
     return Result(made)
 
 

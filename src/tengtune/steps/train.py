@@ -128,7 +128,9 @@ def train(recipe: Recipe, console: Console, anew: bool) -> Result:
         step = state.step if found else None
         with closing(Metrics(_metrics_file(recipe, ranks), state.step)) as metrics:
             if found:
-                metrics.event(state.step, "resumed", saved=found.about["saved"])
+                was = " · ".join(str(found.about.get(key, "-")) for key in about)
+                other = {} if was == " · ".join(about.values()) else {"reason": "elsewhere", "was": was}
+                metrics.event(state.step, "resumed", saved=found.about["saved"], **other)
                 if metrics.damaged:
                     console.warn("train.metrics_damaged", file="metrics.jsonl", count=metrics.damaged)
             writers = ranks if backend.sharded else Alone() if ranks.rank == 0 else None
@@ -137,6 +139,8 @@ def train(recipe: Recipe, console: Console, anew: bool) -> Result:
             figures = Fit(backend, store, plan, recipe, console, metrics, saver, state, heldout).run()
     chosen = _choose_weights(recipe, backend, shelf, state, console)
     made = _write(recipe, backend, shelf.path(chosen), plan) if ranks.rank == 0 else []
+    if output_tree.FOLDER in made:
+        console.say("train.tree", folder=recipe.folder / output_tree.FOLDER)
     console.say(
         "train.done",
         course=_course(_metrics_file(recipe, ranks)),
