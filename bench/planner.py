@@ -24,11 +24,11 @@ from tengtune.plan.published import Row
 from tengtune.plan.strategy import exactly
 
 MOST_MFU = 0.65
-_MEMORY_GRID = tuple(
+MEMORY_GRID = tuple(
     product((0.7, 0.8, 0.9, 1.0, 1.1, 1.25, 1.4), (1.0, 1.02, 1.05, 1.08), (0.3e9, 1.0e9, 1.8e9))
 )
-_TIME_GRID = tuple(product((0.6, 0.7, 0.8, 0.9, 1.0, 1.1, 1.2, 1.3), (0.8, 0.9, 1.0, 1.1, 1.2)))
-_CARDS = {"A100": "a100", "A800": "a800", "910A": "910a", "910B 64G": "910b3", "910B3": "910b3"}
+TIME_GRID = tuple(product((0.6, 0.7, 0.8, 0.9, 1.0, 1.1, 1.2, 1.3), (0.8, 0.9, 1.0, 1.1, 1.2)))
+_CARDS = {"A100": "a100", "A800": "a800", "910A": "910a", "910B": "910b3"}
 Guess = Callable[[Row], "float | None"]
 T = TypeVar("T")
 
@@ -105,6 +105,7 @@ PEERS: dict[str, Guess] = {
 def class_name(row: Row) -> str:
     base = "" if row.strategy.base == "compute" else f" {row.strategy.base}"
     sharing = f" zero {row.strategy.zero}" if row.strategy.cards > 1 else ""
+    sharing = " split" if row.strategy.replicas < row.strategy.cards else sharing
     return f"{row.profile.name} {row.strategy.method}{base}{sharing}"
 
 
@@ -214,7 +215,7 @@ def print_memory(every: bool) -> None:
     limits = [row for row in rows if not row.exact]
     print(f"{len(exact)} peaks, rows of a known length; {len(limits)} with a limit only; {left_out} left out")
     print("planner              ", scores(errors(exact, predicted)))
-    print("planner, without size", scores(held_out(exact, _MEMORY_GRID, memory_miss)))
+    print("planner, without size", scores(held_out(exact, MEMORY_GRID, memory_miss)))
     for name, guess in PEERS.items():
         print(f"{name:21}", scores(errors(exact, guess)))
     print("limit only: planner  ", scores(errors(limits, predicted)))
@@ -236,7 +237,7 @@ def print_time(every: bool) -> None:
     rows = timed()
     print(f"{len(rows)} speeds, {sum(row.tokens_per_s is not None for row in published.rows())} read")
     print("planner              ", scores(map(time_miss, rows)))
-    print("planner, without size", scores(held_out(rows, _TIME_GRID, time_miss)))
+    print("planner, without size", scores(held_out(rows, TIME_GRID, time_miss)))
     print("40% of the peak      ", scores(map(peak_share, rows)))
     for name in sorted({class_name(row) for row in rows}):
         some = [time_miss(row) for row in rows if class_name(row) == name]

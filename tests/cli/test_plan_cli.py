@@ -128,6 +128,13 @@ def test_the_hosts_memory_decides(host_gb: int, verdict: str) -> None:
     assert answer["host"]["verdict"] == answer["verdict"] == verdict
 
 
+def test_layers_over_four_cards() -> None:
+    alone, shared = (data(*ASKED, "--engine", "mindspeed", "--tensor", n)["card"] for n in ("1", "4"))
+    for term in ("weights", "gradients", "optimizer"):
+        assert shared["terms"][term]["expected"] == pytest.approx(alone["terms"][term]["expected"] / 4)
+    assert "layers over 4 cards" in plan(*ASKED, "--engine", "mindspeed", "--tensor", "4")[1]
+
+
 def test_disk_is_judged_where_it_is_known() -> None:
     answer = data(*ASKED, "--disk", "100", "--zero", "3", "--offload", "all")
     assert (answer["disk"]["verdict"], answer["verdict"]) == ("no", "no")
@@ -180,6 +187,8 @@ def test_settings_of_a_run_file_count(here: Path) -> None:
         (("run.yaml", "--method", "full", "--hardware", "910b4"), "ui.wrong_option"),
         (("run.yaml", "--hardware", "2x910b4"), "plan.more_ranks"),
         ((*ASKED, "--offload", "all", "--zero", "2"), "ui.wrong_option"),
+        ((*ASKED, "--tensor", "4"), "ui.wrong_option"),
+        ((*ASKED, "--engine", "mindspeed", "--tensor", "3"), "ui.wrong_option"),
     ],
 )
 def test_faults_are_one_screen(arguments: tuple[str, ...], code: str, here: Path) -> None:

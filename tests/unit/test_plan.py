@@ -18,7 +18,7 @@ from tengtune.models.spec import ModelSpec
 from tengtune.plan import hardware, judge, memory, remedy
 from tengtune.plan.judge import Plan
 from tengtune.plan.profiles import OURS, PROFILES
-from tengtune.plan.strategy import Range, Strategy
+from tengtune.plan.strategy import Range, Strategy, exactly
 from tengtune.ui.problems import Problem
 
 FACTS = resources.files("tengtune.facts")
@@ -108,6 +108,21 @@ def test_14b_full_offloaded_needs_the_hosts_memory(host_gb: float | None, verdic
 @pytest.mark.parametrize(("engine", "zero"), [("deepspeed", 2), ("deepspeed", 3), ("mindspore", 0)])
 def test_7b_full_fits_eight_cards_of_64_gb(engine: str, zero: int) -> None:
     assert plan("Qwen-7B", "8x910b3", engine, method="full", zero=zero).verdict == "fits"
+
+
+def test_megatrons_states_are_divided_among_the_cards_that_share_layers() -> None:
+    """18 bytes of 14.167e9 parameters on eight cards; of Llama2-7B on two times four (each group of the four
+    has a quarter of the 6.476e9 in blocks, the first one the embedding too): MindSpeed-LLM's test of full tuning
+    at these settings (tune_llama2_tp2_pp4_vpp2_mcore_full, short rows) states 15275 MiB."""
+    eight = plan("Qwen-14B", "8x910b3", "mindspeed", method="full", tensor=8, zero=1)
+    states = eight.card.weights + eight.card.gradients + eight.card.optimizer
+    assert states.expected == pytest.approx(18 * 14.167e9 / 8, rel=1e-3)
+    shape = {"hidden": 4096, "layers": 32, "heads": 32, "kv_heads": 32, "head_dim": 128, "ffn": 11008}
+    llama = replace(qwen("Qwen2.5-7B"), **shape, vocab=32000, tie=False, qkv_bias=False)
+    assert llama.parameters() == 6_738_415_616
+    asked = Strategy(method="full", cards=8, tensor=2, pipeline=4, zero=1, recompute=False, row_tokens=128)
+    card = memory.card_bytes(llama, asked, PROFILES["mindspeed"], exactly(0.0), 0.0)
+    assert card.total.expected / 2**20 == pytest.approx(15275, rel=0.05)
 
 
 @pytest.mark.parametrize(("parameters", "host_gb"), [(9.4e9, 252), (32.76e9, 744)])

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tengtune.models import known
 from tengtune.models.spec import ModelSpec
 from tengtune.plan import hardware, time
-from tengtune.plan.profiles import DEEPSPEED, HF_TRAINER, MINDSPORE, PROFILES, TORCH
+from tengtune.plan.profiles import DEEPSPEED, HF_TRAINER, MINDSPEED, MINDSPORE, PROFILES, TORCH
 from tengtune.plan.strategy import Range, Strategy
 from tengtune.plan.time import Pace
 
@@ -149,6 +149,25 @@ def test_links_nobody_measured_are_left_out_and_that_is_said() -> None:
     assert found.unknown == ("plan.no_link_rate",)
     assert found.parts["links"] == 0
     assert not pace(QWEN_7B, Strategy(), "torch", "v100").unknown
+
+
+def test_cards_that_share_layers_send_their_sums() -> None:
+    """7B on eight cards, two rows of 8192: 32 layers, forward and backward, twice 2 x 7/8 of 134 MB each."""
+    strategy = Strategy(method="full", cards=8, tensor=8, rows=2, row_tokens=8192, recompute=False)
+    hidden = 2 * 16384 * 4096
+    sent = time.tensor_bytes(QWEN_7B, strategy, MINDSPEED)
+    assert sent == pytest.approx(32 * 2 * 2 * (2 * 7 / 8) * hidden)
+    again = time.tensor_bytes(QWEN_7B, replace(strategy, recompute=True), MINDSPEED)
+    assert again == pytest.approx(1.5 * sent)
+    assert time.link_bytes(QWEN_7B, strategy, MINDSPEED) == 0
+    found = pace(QWEN_7B, strategy, "mindspeed", "8x910b3")
+    assert found.parts["links"] == pytest.approx(sent / (7 * 17e9))
+
+
+def test_a_pipelines_groups_wait_for_each_other() -> None:
+    """Four groups and sixteen micro batches: 3/16 longer."""
+    assert time.bubble(Strategy(cards=8, pipeline=4, accumulate=16)) == pytest.approx(1.1875)
+    assert time.bubble(Strategy(cards=8, accumulate=16)) == 1
 
 
 def test_hours() -> None:

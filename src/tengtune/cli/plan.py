@@ -34,6 +34,7 @@ _ROWS = click.IntRange(1, 1 << 20)
 @click.option("--micro-batch", type=_ROWS, help="cli.opt_plan_micro_batch")
 @click.option("--global-batch", type=_ROWS, help="cli.opt_plan_global_batch")
 @click.option("--recompute", type=click.Choice(["none", "full"]), help="cli.opt_plan_recompute")
+@click.option("--tensor", type=click.IntRange(1, 64), metavar="N", help="cli.opt_plan_tensor")
 @click.option("--host-memory", type=_GB, metavar="GB", help="cli.opt_plan_host_memory")
 @click.option("--disk", type=_GB, metavar="GB", help="cli.opt_plan_disk")
 @click.option("--tokens", type=click.FloatRange(min=1, max=1e15), metavar="N", help="cli.opt_plan_tokens")
@@ -50,8 +51,8 @@ def command(
     run: Path | None, model: str | None, hardware: tuple[str, ...], method: tuple[Method, ...],
     engine: str | None, zero: int | None, offload: Offload | None, base: Base | None, rank: int | None,
     seq_len: int | None, micro_batch: int | None, global_batch: int | None, recompute: str | None,
-    host_memory: float | None, disk: float | None, tokens: float | None, explain: bool, compare: bool,
-    write_to: Path | None, data_files: tuple[Path, ...], png: Path | None, force: bool,
+    tensor: int | None, host_memory: float | None, disk: float | None, tokens: float | None, explain: bool,
+    compare: bool, write_to: Path | None, data_files: tuple[Path, ...], png: Path | None, force: bool,
     overrides: tuple[str, ...], quiet: bool, as_json: bool,
 ) -> int:  # fmt: skip
     """Whether a training fits the hardware, with the sum, how long it takes, and the best ways to run it."""
@@ -65,6 +66,7 @@ def command(
         "rank": rank,
         "row_tokens": seq_len,
         "rows": micro_batch,
+        "tensor": tensor,
         "recompute": None if recompute is None else recompute == "full",
     }
     given = {name: value for name, value in values.items() if value is not None}

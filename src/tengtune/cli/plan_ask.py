@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tengtune.cli.command import misused
-from tengtune.plan.profiles import OURS
+from tengtune.plan.profiles import OURS, PROFILES
 from tengtune.plan.strategy import Strategy
 from tengtune.ui.problems import Problem
 
@@ -113,11 +113,13 @@ def question_of(
 
     if given.get("offload") == "all" and given.get("zero") not in (None, 3):
         raise misused("plan.offload_all")
-    cards = there.count or 1
+    cards, tensor = there.count or 1, given.get("tensor", 1)
+    if tensor > 1 and (cards % tensor or not PROFILES[engine or "torch"].splits):
+        raise misused("plan.no_split")
     batch = global_batch or batch_for(cards)
     width = 4 if there.is_cpu else 2
     strategy = replace(Strategy(), **given, cards=cards, nodes=there.nodes, width_bytes=width)
-    strategy = replace(strategy, accumulate=max(batch // (cards * strategy.rows), 1))
+    strategy = replace(strategy, accumulate=max(batch // (strategy.replicas * strategy.rows), 1))
     return Question(spec, strategy, there, cards, batch, _engines(engine), frozenset(given))
 
 

@@ -88,7 +88,16 @@ def state_bytes(spec: ModelSpec, strategy: Strategy, profile: Profile) -> States
 def share(strategy: Strategy, profile: Profile, level: int) -> float:
     """1/N where the states of this ZeRO level are cut over the cards, else 1. (Rajbhandari et al., arXiv
     1910.02054)"""
-    return 1.0 / strategy.cards if profile.shards or strategy.zero >= level else 1.0
+    return 1.0 / strategy.replicas if profile.shards or strategy.zero >= level else 1.0
+
+
+def stage(spec: ModelSpec, strategy: Strategy) -> float:
+    """The share of the parameters that the first group of a pipeline has, over its cards: blocks / groups and
+    one embedding, with the head where it is the only group. (Narayanan et al., arXiv 2104.04473)"""
+    count = counts(spec)
+    blocks = count.total - count.embeddings
+    outer = count.embeddings if strategy.pipeline == 1 else count.embedding
+    return (blocks / strategy.pipeline + outer) / count.total / strategy.tensor
 
 
 def frozen_bytes(spec: ModelSpec, strategy: Strategy, profile: Profile) -> float:
@@ -111,31 +120,34 @@ def weights_bytes(spec: ModelSpec, strategy: Strategy, profile: Profile) -> Rang
         return NOTHING
     trained = state_bytes(spec, strategy, profile).weights
     frozen = frozen_bytes(spec, strategy, profile) if strategy.method == "lora" else 0.0
-    return exactly((trained + frozen) * share(strategy, profile, 3))
+    return exactly((trained + frozen) * share(strategy, profile, 3) * stage(spec, strategy))
 
 
 def gradients_bytes(spec: ModelSpec, strategy: Strategy, profile: Profile) -> Range:
     """T x the bytes of a gradient; 1/N from ZeRO-2 on; with offload they go to the host as they come."""
     if strategy.offload != "none":
         return NOTHING
-    return state_bytes(spec, strategy, profile).gradients * share(strategy, profile, 2)
+    part = share(strategy, profile, 2) * stage(spec, strategy)
+    return state_bytes(spec, strategy, profile).gradients * part
 
 
 def optimizer_bytes(spec: ModelSpec, strategy: Strategy, profile: Profile) -> Range:
     """T x masters and moments; 1/N from ZeRO-1 on; none here with offload."""
     if strategy.offload != "none":
         return NOTHING
-    return exactly(state_bytes(spec, strategy, profile).optimizer * share(strategy, profile, 1))
+    part = share(strategy, profile, 1) * stage(spec, strategy)
+    return exactly(state_bytes(spec, strategy, profile).optimizer * part)
 
 
 def layer_bytes(spec: ModelSpec, strategy: Strategy, profile: Profile) -> float:
     """What one layer leaves for its backward: t x (a h + b q + c kv + d f), at w / 2 of what 16 bits take;
-    without flash attention 5 bytes a score and head more. (Korthikanti et al., arXiv 2205.05198)"""
+    without flash attention 5 bytes a score and head more; all of it over the cards that share the layer.
+    (Korthikanti et al., arXiv 2205.05198)"""
     kept = profile.kept
     widths = kept.hidden * spec.hidden + kept.ffn * spec.ffn
     widths += kept.query * spec.q_width + kept.key_value * spec.kv_width
     scores = 0.0 if strategy.flash else 5.0 * spec.heads * strategy.row_tokens
-    return strategy.tokens * (widths * strategy.width_bytes / 2 + scores)
+    return strategy.tokens * (widths * strategy.width_bytes / 2 + scores) / strategy.tensor
 
 
 def widened(strategy: Strategy, profile: Profile) -> bool:
@@ -147,18 +159,21 @@ def widened(strategy: Strategy, profile: Profile) -> bool:
 
 def checkpoint_bytes(spec: ModelSpec, strategy: Strategy, profile: Profile) -> float:
     """What all layers keep until the backward: with recompute w t h L, their inputs; else all of it. (Chen
-    et al., arXiv 1604.06174)"""
+    et al., arXiv 1604.06174) In a pipeline as well: its first group has as many micro batches under way as
+    there are groups."""
     if strategy.recompute or profile.always_recomputes:
         width = FLOAT_BYTES if widened(strategy, profile) else strategy.width_bytes
-        return width * strategy.tokens * spec.hidden * spec.layers
+        return width * strategy.tokens * spec.hidden * spec.layers / strategy.tensor
     return (spec.layers - 1) * layer_bytes(spec, strategy, profile)
 
 
 def logits_bytes(spec: ModelSpec, strategy: Strategy, profile: Profile) -> Range:
     """At the loss: k bytes a logit x t V, or x the most logits that exist at a time; as much again, up to
     the program's bound, that its allocator keeps; a trained head's further copies, a widened one's copy in 16
-    bits."""
-    count = strategy.tokens * spec.vocab
+    bits. None on a pipeline's first group, the fullest."""
+    if strategy.pipeline > 1:
+        return NOTHING
+    count = strategy.tokens * spec.vocab / strategy.tensor
     if profile.logits is not None:
         count = min(count, profile.logits)
     copies = profile.head_bytes * counts(spec).embedding if trains_head(strategy) else 0.0
@@ -198,7 +213,7 @@ def step_bytes(spec: ModelSpec, strategy: Strategy, profile: Profile) -> float:
     working copies in float32 of at most 1e9 parameters at half their size."""
     if strategy.offload != "none":
         return 0.0
-    part = share(strategy, profile, 1)
+    part = share(strategy, profile, 1) * stage(spec, strategy)
     if profile.gathers == "deepspeed" and strategy.method == "full" and strategy.zero:
         return 4 * 2.0 * min(LIVE_PARAMETERS, counts(spec).total * part)
     working = profile.largest_bytes * counts(spec).embedding if trains_head(strategy) else 0.0

@@ -152,7 +152,28 @@ MINDFORMERS = Profile(
     logit_bytes=Range(8, 12, 18),
     fragmentation=_SLACK,
     zero=(0, 1, 2, 3),
+    splits=True,
 )
-PROFILES = {each.name: each for each in (TORCH, MINDSPORE, HF_TRAINER, DEEPSPEED, MS_SWIFT, MINDFORMERS)}
+MINDSPEED = Profile(
+    name="mindspeed",
+    speed=Speed(share=Range(0.5, 0.65, 0.75), pass_s=0.5e-3, full_pass_s=0.5e-3, touches=2, sent_bytes=4),
+    # Megatron's: with bfloat16 gradients are summed in float32.
+    full=States(2, exactly(4), 12),
+    adapter=States(2, exactly(4), 12),
+    embeddings=States(2, exactly(4), 12),
+    quantized_embedding_bytes=2,
+    # Fused norms: 18 a hidden unit. (Korthikanti et al. without dropout and scores)
+    kept=Kept(hidden=18, query=0, key_value=0, ffn=8),
+    # The cross entropy over cards: 2 of 16 bits, 4 as float and 4 of the softmax.
+    logit_bytes=Range(8, 10, 12),
+    # Its published peaks are PyTorch's allocated bytes.
+    fragmentation=Range(1.0, 1.0, 1.08),
+    zero=(0, 1),
+    checkpoint_bytes=14.0,
+    splits=True,
+)
+PROFILES = {
+    each.name: each for each in (TORCH, MINDSPORE, HF_TRAINER, DEEPSPEED, MS_SWIFT, MINDFORMERS, MINDSPEED)
+}
 """By the names that --engine takes; ours come first."""
 OURS = ("torch", "mindspore")

@@ -11,7 +11,7 @@ from importlib import resources
 from tengtune.models import known
 from tengtune.models.spec import ModelSpec
 from tengtune.plan import memory
-from tengtune.plan.profiles import DEEPSPEED, HF_TRAINER, MINDFORMERS, MS_SWIFT
+from tengtune.plan.profiles import DEEPSPEED, HF_TRAINER, MINDFORMERS, MINDSPEED, MS_SWIFT
 from tengtune.plan.strategy import Base, Profile, Strategy, exactly
 
 GIB = 1 << 30
@@ -98,10 +98,12 @@ def _spec(model: str) -> ModelSpec | None:
 
 
 def _strategy(entry: dict[str, str]) -> Strategy | None:
-    shared = re.match(r"(single|dp|zero(\d))(?! \+)", entry["strategy"])
+    shared, split = _sharing(entry["strategy"])
     length = re.search(r"\d+", entry["seq_len"])
-    if not shared or not length or "liger" in entry["notes"]:
+    if shared is None or not length or "liger" in entry["notes"] or "layer" in entry["model"]:
         return None
+    if "pp" in split and not entry["grad_accum"]:
+        return None  # how long a pipeline's groups wait is not known
     method, swift = entry["method"], "ms-swift" in entry["source_repo_or_doc"]
     # QwenLM's full and GPTQ scripts run DeepSpeed on one card, too.
     script = entry["source_repo_or_doc"] == "QwenLM/Qwen" and (
@@ -110,11 +112,14 @@ def _strategy(entry: dict[str, str]) -> Strategy | None:
     base: Base = "int8" if "int8" in method else "int4" if method.startswith("qlora") else "compute"
     return replace(
         Strategy(),
-        method="full" if method.startswith("full") else "lora",
+        method="full" if method.startswith(("full", "pretrain")) else "lora",
         cards=int(entry["devices"]),
+        nodes=max(int(entry["devices"]) // 8, 1),
+        tensor=split.get("tp", split.get("mp", 1)),
+        pipeline=split.get("pp", 1),
         rows=int(entry["micro_batch"]),
         row_tokens=int(length[0]),
-        zero=int(shared[2] or (2 if script else 0)),
+        zero=shared or (2 if script else 0),
         recompute=entry["recompute"] != "none",
         rank=int(entry["lora_rank"] or 8),
         base=base,
@@ -123,6 +128,18 @@ def _strategy(entry: dict[str, str]) -> Strategy | None:
         accumulate=int(entry["grad_accum"] or 1),
         flash=entry["flash_attn"] not in ("no", "false", "yaml: False"),
     )
+
+
+def _sharing(text: str) -> tuple[int | None, dict[str, int]]:
+    """Of a line's strategy: the level of ZeRO, None where the planner has no such way; and over how many
+    cards each layer (tp, in mindformers mp) and the layers (pp) are spread."""
+    split = {kind: int(count) for kind, count in re.findall(r"\b(tp|mp|pp|cp)(\d+)", text)}
+    zero = re.match(r"zero(\d)(?! \+)", text)
+    cut = "dist-opt" in text or "parallel_optimizer" in text
+    plain = re.match(r"(single|dp)(?! \+)", text)
+    if "cp" in split or not (zero or plain or split or cut):
+        return None, split
+    return int(zero[1]) if zero else int(cut), split
 
 
 def _profile(entry: dict[str, str]) -> Profile | None:
@@ -135,10 +152,8 @@ def _profile(entry: dict[str, str]) -> Profile | None:
         return HF_TRAINER if method.startswith("lora") and shared == "single" else DEEPSPEED
     if source.startswith("QwenLM/"):
         return HF_TRAINER
-    if source == "modelscope/ms-swift":
+    if source == "modelscope/ms-swift" and re.match(r"single|dp|zero", shared):
         if "gptq" in method:
             return replace(MS_SWIFT, quantized_embedding_bytes=2)
         return DEEPSPEED if method == "full" and "zero" in shared else MS_SWIFT
-    if source == "mindspore-lab/mindformers" and re.fullmatch(r"dp\d+", shared):
-        return MINDFORMERS
-    return None
+    return {"mindspore-lab/mindformers": MINDFORMERS, "Ascend/MindSpeed-LLM": MINDSPEED}.get(source)

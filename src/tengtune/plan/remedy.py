@@ -97,7 +97,7 @@ def changes(plan: Plan) -> Iterator[Change]:
     kind = can.kind_of(plan.hardware)
     if plan.engine == "torch" and kind != "cpu" and can.verdict(now.method, "mindspore", kind) != "no":
         yield Change("backend", "mindspore")
-    if count > 1 and not plan.profile.shards:
+    if count > 1 and not plan.profile.shards and now.tensor == 1:
         yield from (Change("parallel.zero", level) for level in (1, 2, 3) if level > now.zero)
     if now.method == "lora" and now.base == "compute":
         yield Change("lora.base", "int8")

@@ -164,11 +164,18 @@ def _asked(plan: Plan, name: str) -> str:
         tokens=strategy.row_tokens,
         recompute="full" if strategy.recompute or plan.profile.always_recomputes else "none",
         engine=plan.engine,
-        share=language.say("plan.shards", count=strategy.cards)
-        if plan.profile.shards and strategy.cards > 1
-        else f"zero {strategy.zero}",
+        share=_shared(plan),
         offload=strategy.offload,
     )
+
+
+def _shared(plan: Plan) -> str:
+    strategy = plan.strategy
+    if plan.profile.shards and strategy.cards > 1:
+        return language.say("plan.shards", count=strategy.cards)
+    if strategy.tensor > 1:
+        return language.say("plan.tensor", count=strategy.tensor, zero=strategy.zero)
+    return f"zero {strategy.zero}"
 
 
 def _verdicts(plan: Plan, colour: bool) -> list[str]:

@@ -55,7 +55,8 @@ class Strategy:
     kept 1/N: 1 optimizer, 2 gradients too, 3 weights too. base: what the frozen weights of LoRA are kept
     in; int8-all has embedding and head in int8 as well. width_bytes: of a number of the compute type.
     offload: what lies in the host's memory; all: weights, gradients and optimizer. flash: attention keeps
-    no scores. accumulate: micro batches of an optimizer step.
+    no scores. accumulate: micro batches of an optimizer step. tensor: cards that share each layer, and its
+    rows between; pipeline: groups of these, each with some of the layers.
     """
 
     method: Method = "lora"
@@ -74,6 +75,13 @@ class Strategy:
     flash: bool = True
     checkpoints: int = 2
     accumulate: int = 1
+    tensor: int = 1
+    pipeline: int = 1
+
+    @property
+    def replicas(self) -> int:
+        """Groups of cards that have the whole model each; `zero` cuts over these."""
+        return self.cards // (self.tensor * self.pipeline)
 
     @property
     def tokens(self) -> int:
@@ -138,7 +146,7 @@ class Profile:
     optimizer's step. gathers: how whole tensors are brought together of parts. shards: every rank keeps 1/N
     of all, whatever `zero` is. context: outside the allocator, None: the card's own figure. offload_factor:
     the host's memory per byte that is moved there. checkpoint_bytes: on the disk per trained parameter.
-    maps_weights: loading copies nothing.
+    maps_weights: loading copies nothing. splits: cards may share each layer.
     """
 
     name: str
@@ -163,3 +171,4 @@ class Profile:
     offload_factor: Range = ONCE
     checkpoint_bytes: float = 12.0
     maps_weights: bool = False
+    splits: bool = False

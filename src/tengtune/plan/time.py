@@ -57,15 +57,15 @@ def pace(spec: ModelSpec, strategy: Strategy, profile: Profile, hardware: Hardwa
     by_tokens = memory_s(token_traffic_bytes(spec, strategy, profile), hbm)
     by_weights = memory_s(weight_traffic_bytes(spec, strategy, profile), hbm)
     offload = offload_s(spec, strategy, profile)
-    traffic, rate = link_bytes(spec, strategy, profile), link_rate(strategy, hardware)
-    unknown = ("plan.no_link_rate",) if traffic and rate is None else ()
-    links = exactly(traffic / rate) if traffic and rate else NOTHING
+    between, unknown = links_s(spec, strategy, profile, hardware)
+    links = exactly(between)
     own = _times((compute + by_tokens).largest(launches) + by_weights, slowed(strategy, profile))
-    seconds = own + _times(links, profile.speed.shown) + offload
+    seconds = (own + _times(links, profile.speed.shown)) * bubble(strategy) + offload
     moved, host = by_tokens + by_weights, launches + offload
     each_s = (compute.expected, moved.expected, links.expected, host.expected)
     parts: dict[str, float] = dict(zip(PARTS, each_s, strict=True))
-    return Pace(_per(strategy.tokens, seconds), parts, max(PARTS, key=lambda name: parts[name]), unknown)
+    tokens = strategy.tokens / (strategy.tensor * strategy.pipeline)
+    return Pace(_per(tokens, seconds), parts, max(PARTS, key=lambda name: parts[name]), unknown)
 
 
 def hours(pace: Pace, tokens: float, cards: int, epochs: float = 1.0) -> Range:
@@ -94,8 +94,9 @@ def token_flops(spec: ModelSpec, strategy: Strategy, profile: Profile) -> float:
 
 
 def compute_s(spec: ModelSpec, strategy: Strategy, profile: Profile, peak_flops: Range) -> Range:
-    """A micro step's products: tokens x FLOPs of a token over the share of the peak that is reached."""
-    flops = strategy.tokens * token_flops(spec, strategy, profile)
+    """A micro step's products: tokens x FLOPs of a token over the share of the peak that is reached; of the
+    card's part of the model."""
+    flops = strategy.tokens * token_flops(spec, strategy, profile) / (strategy.tensor * strategy.pipeline)
     return _per(flops, _times(peak_flops, profile.speed.share))
 
 
@@ -103,7 +104,7 @@ def launches_s(spec: ModelSpec, strategy: Strategy, profile: Profile) -> Range:
     """The host's time to start a micro step's kernels: a figure of the program a layer and pass; the card
     computes meanwhile."""
     pass_s = profile.speed.full_pass_s if strategy.method == "full" else profile.speed.pass_s
-    return LAUNCHES * (pass_s * spec.layers * forwards(strategy, profile))
+    return LAUNCHES * (pass_s * spec.layers / strategy.pipeline * forwards(strategy, profile))
 
 
 def slowed(strategy: Strategy, profile: Profile) -> Range:
@@ -121,7 +122,7 @@ def layer_traffic_bytes(spec: ModelSpec, strategy: Strategy, profile: Profile) -
         sizes = adapted_linears(spec)
         adapted = [sizes[name] for name in find_targets(spec, strategy.targets)]
         inner, out = (sum(each[place] for each in adapted) for place in (0, 1))
-        moved += strategy.tokens * (speed.adapter_in * inner + speed.adapter_out * out)
+        moved += strategy.tokens * (speed.adapter_in * inner + speed.adapter_out * out) / strategy.tensor
     return moved
 
 
@@ -130,7 +131,8 @@ def token_traffic_bytes(spec: ModelSpec, strategy: Strategy, profile: Profile) -
     operations of all passes and layers; logits, written and read once."""
     passes = forwards(strategy, profile)
     moved = passes * spec.layers * layer_traffic_bytes(spec, strategy, profile)
-    return moved + 2 * profile.logit_bytes.expected * strategy.tokens * spec.vocab
+    moved += 2 * profile.logit_bytes.expected * strategy.tokens * spec.vocab / strategy.tensor
+    return moved / strategy.pipeline
 
 
 def weight_traffic_bytes(spec: ModelSpec, strategy: Strategy, profile: Profile) -> float:
@@ -145,7 +147,7 @@ def weight_traffic_bytes(spec: ModelSpec, strategy: Strategy, profile: Profile) 
     if strategy.offload == "none":
         step = 2 * trained.weights + trained.gradients.expected + 2 * trained.optimizer
         moved += step * memory.share(strategy, profile, 1) / strategy.accumulate
-    return moved
+    return moved * memory.stage(spec, strategy)
 
 
 def memory_s(moved_bytes: float, hbm_bytes_per_s: float) -> Range:
@@ -163,9 +165,10 @@ def link_bytes(spec: ModelSpec, strategy: Strategy, profile: Profile) -> float:
     gathered twice and gradients scattered in every micro step. mindspore: the same of blocks; embedding and
     head, their gradients too, once an optimizer step. (backends/mindspore/step.py, parallel.py)
     """
-    if strategy.cards == 1:
+    if strategy.replicas == 1:
         return 0.0
-    ring, often = (strategy.cards - 1) / strategy.cards, 1.0 / strategy.accumulate
+    ring, often = (strategy.replicas - 1) / strategy.replicas, 1.0 / strategy.accumulate
+    ring *= memory.stage(spec, strategy)
     count, trained = memory.counts(spec), memory.trained_parameters(spec, strategy)
     full = strategy.method == "full"
     if profile.shards:
@@ -183,18 +186,51 @@ def link_bytes(spec: ModelSpec, strategy: Strategy, profile: Profile) -> float:
     return ring * often * 2 * size * trained
 
 
+def tensor_bytes(spec: ModelSpec, strategy: Strategy, profile: Profile) -> float:
+    """What a card sends in a micro step to those that share its layers: twice a layer, forward, backward and
+    recomputing, the sum of w t h bytes everywhere. (Shoeybi et al., arXiv 1909.08053)"""
+    recompute = strategy.recompute or profile.always_recomputes
+    ring = (strategy.tensor - 1) / strategy.tensor
+    hidden = strategy.width_bytes * strategy.tokens * spec.hidden
+    return 2 * (2 + recompute) * spec.layers / strategy.pipeline * 2 * ring * hidden
+
+
+def bubble(strategy: Strategy) -> float:
+    """How much longer a step takes because groups of a pipeline wait at its start and end: 1 + (groups - 1) /
+    micro batches. (Narayanan et al., arXiv 2104.04473)"""
+    return 1.0 + (strategy.pipeline - 1) / strategy.accumulate
+
+
+def rate_inside(hardware: Hardware, cards: int) -> float | None:
+    """Bytes that a card sends a second to the others of so many of its machine; None where nobody measured.
+    In a mesh each other card has a link of its own."""
+    rate = hardware.link_bytes_per_s
+    return rate * min(cards - 1, MOST_PEERS) if rate is not None and hardware.mesh else rate
+
+
 def link_rate(strategy: Strategy, hardware: Hardware) -> float | None:
-    """Bytes that a card sends a second to the cards of the training; None where nobody measured. In a mesh
-    each other card has a link of its own; between machines the network is the narrowest place."""
-    inside, peers = hardware.link_bytes_per_s, strategy.cards // strategy.nodes - 1
-    if strategy.nodes > 1:
-        between = hardware.node_bytes_per_s
-        if peers < 1 or between is None or inside is None:
-            return between
-        return min(between, inside * (min(peers, MOST_PEERS) if hardware.mesh else 1))
-    if inside is None:
-        return None
-    return inside * min(peers, MOST_PEERS) if hardware.mesh else inside
+    """Bytes that a card sends a second to all cards of the training; None where nobody measured. Between
+    machines the network is the narrowest place."""
+    cards, between = strategy.cards // strategy.nodes, hardware.node_bytes_per_s
+    inside = rate_inside(hardware, cards)
+    if strategy.nodes == 1 or between is None:
+        return inside if strategy.nodes == 1 else None
+    return between if cards == 1 or inside is None else min(between, inside)
+
+
+def links_s(
+    spec: ModelSpec, strategy: Strategy, profile: Profile, hardware: Hardware
+) -> tuple[float, tuple[str, ...]]:
+    """A micro step's bytes between cards over what their links send a second, and whether that is unknown."""
+    seconds = 0.0
+    for sent, rate in (
+        (link_bytes(spec, strategy, profile), link_rate(strategy, hardware)),
+        (tensor_bytes(spec, strategy, profile), rate_inside(hardware, strategy.tensor)),
+    ):
+        if sent and rate is None:
+            return 0.0, ("plan.no_link_rate",)
+        seconds += sent / rate if sent and rate else 0.0
+    return seconds, ()
 
 
 def offload_s(spec: ModelSpec, strategy: Strategy, profile: Profile) -> Range:
