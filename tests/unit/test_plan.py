@@ -112,8 +112,8 @@ def test_7b_full_fits_eight_cards_of_64_gb(engine: str, zero: int) -> None:
 
 def test_megatrons_states_are_divided_among_the_cards_that_share_layers() -> None:
     """18 bytes of 14.167e9 parameters on eight cards; of Llama2-7B on two times four (each group of the four
-    has a quarter of the 6.476e9 in blocks, the first one the embedding too): MindSpeed-LLM's test of full tuning
-    at these settings (tune_llama2_tp2_pp4_vpp2_mcore_full, short rows) states 15275 MiB."""
+    has a quarter of the 6.476e9 in blocks, the first one the embedding too): MindSpeed-LLM's test of full
+    tuning at these settings (tune_llama2_tp2_pp4_vpp2_mcore_full, short rows) states 15275 MiB."""
     eight = plan("Qwen-14B", "8x910b3", "mindspeed", method="full", tensor=8, zero=1)
     states = eight.card.weights + eight.card.gradients + eight.card.optimizer
     assert states.expected == pytest.approx(18 * 14.167e9 / 8, rel=1e-3)

@@ -136,13 +136,15 @@ def token_traffic_bytes(spec: ModelSpec, strategy: Strategy, profile: Profile) -
 
 
 def weight_traffic_bytes(spec: ModelSpec, strategy: Strategy, profile: Profile) -> float:
-    """What moves however many tokens there are: a quantized base unpacked in each pass; new gradients added
-    to the sum (three times their bytes); the optimizer's step, which reads gradients and reads and writes
-    weights and states, a micro step's share of it."""
+    """What moves however many tokens there are: a quantized base unpacked in each pass, trained weights of
+    float32 cast in each that uses them; new gradients added to the sum (three times their bytes); the
+    optimizer's step, which reads gradients and reads and writes weights and states, a micro step's share."""
     trained, moved = memory.state_bytes(spec, strategy, profile), 0.0
+    passes, linear = forwards(strategy, profile), memory.counts(spec).linear
     if strategy.base != "compute" and strategy.method == "lora":
-        linear = memory.counts(spec).linear
-        moved += forwards(strategy, profile) * profile.speed.unpack_bytes * linear
+        moved += passes * profile.speed.unpack_bytes * linear
+    if strategy.method == "full" and profile.full.weights > strategy.width_bytes:
+        moved += (passes - 1) * (profile.full.weights + strategy.width_bytes) * linear
     moved += 3 * trained.gradients.expected
     if strategy.offload == "none":
         step = 2 * trained.weights + trained.gradients.expected + 2 * trained.optimizer
