@@ -17,6 +17,10 @@ for others half an hour at most before it says so."""
 LATER = timedelta(minutes=1)
 """A cause comes before what follows from it; so much for clocks."""
 SUSPECTS = 3
+CERTAIN = 5
+"""How suspicious a line is that ends a program: an exception, a crash."""
+CLOSE = 20
+"""Lines above an error in which an exception is that error, in Python's words."""
 _NEVER = datetime.max
 
 
@@ -24,7 +28,8 @@ _NEVER = datetime.max
 class Diagnosis:
     """error: the cause, None when no error we know is one. evidence: the line that was first, then those
     that say the same; without a cause the most suspicious lines. also: a line of each other error, in order
-    of time. wrappers: ids that say that something failed and not what. earlier: errors of failures before."""
+    of time; without a cause the warnings. wrappers: ids that say that something failed and not what. earlier:
+    errors of failures before. unexplained: beside a symptom, exceptions before it that we do not know."""
 
     error: Error | None
     evidence: Sequence[Hit]
@@ -32,6 +37,7 @@ class Diagnosis:
     also: Sequence[Hit]
     wrappers: Sequence[str]
     earlier: Sequence[Hit]
+    unexplained: Sequence[Hit] = ()
 
 
 def diagnose(hits: Iterable[Hit]) -> Diagnosis:
@@ -41,12 +47,16 @@ def diagnose(hits: Iterable[Hit]) -> Diagnosis:
     latest, before = _last_failure(known)
     wrappers = sorted({hit.error.id for hit in everything if hit.error and hit.error.kind == "wrapper"})
     first = _first(latest)
-    if first is None or first.error is None:
-        return Diagnosis(None, _suspects(everything), None, [], wrappers, [])
+    strange = _exceptions(everything, latest)
+    if first is None or first.error is None or (first.error.kind == "warning" and strange):
+        return Diagnosis(None, _suspects(everything), None, _one_of_each(latest), wrappers, [])
     same = [hit for hit in latest if hit.error is first.error]
     evidence = [first, *(hit for hit in same if hit is not first)]
-    others = [hit for hit in _one_of_each(latest) if hit.error is not first.error]
-    return Diagnosis(first.error, evidence, detail_of(evidence), others, wrappers, _one_of_each(before))
+    elsewhere = (hit for hit in latest if (hit.file, hit.line) != (first.file, first.line))
+    others = [hit for hit in _one_of_each(elsewhere) if hit.error is not first.error]
+    unexplained = _suspects(_before(first, strange)) if first.error.kind == "symptom" else []
+    detail = detail_of(evidence)
+    return Diagnosis(first.error, evidence, detail, others, wrappers, _one_of_each(before), unexplained)
 
 
 def _dated(hits: Iterable[Hit]) -> list[Hit]:
@@ -91,6 +101,32 @@ def _first(hits: Sequence[Hit]) -> Hit | None:
     if root and symptom and root.when and symptom.when and root.when - symptom.when > LATER:
         return symptom
     return root or symptom or by_kind.get("warning")
+
+
+def _exceptions(everything: Iterable[Hit], latest: Sequence[Hit]) -> list[Hit]:
+    """The lines of the last failure that end a program and tell of no error that we know."""
+    told = {(hit.file, hit.line) for hit in everything if hit.error}
+    begin = min((hit.when for hit in latest if hit.when), default=None)
+    return [
+        hit
+        for hit in everything
+        if hit.score >= CERTAIN
+        and (hit.file, hit.line) not in told
+        and not (begin and hit.when and begin - hit.when > QUIET)
+    ]
+
+
+def _before(symptom: Hit, hits: Iterable[Hit]) -> list[Hit]:
+    """Those that may have come before a symptom and are not its own exception."""
+    found = []
+    for hit in hits:
+        if hit.file == symptom.file:
+            early = hit.line < symptom.line - CLOSE
+        else:
+            early = hit.when is None or symptom.when is None or hit.when <= symptom.when
+        if early:
+            found.append(hit)
+    return found
 
 
 def _one_of_each(hits: Iterable[Hit]) -> list[Hit]:

@@ -86,9 +86,10 @@ def _error(id: str, entry: Any, path: Path) -> Error:
         raise Problem("explain.bad_facts", where=f"{path}: {id}", reason=fault)
     pattern, texts = entry.get("regex"), entry.get("find")
     if "code" in entry:
-        code = str(entry["code"])
-        pattern = (_NUMBER if code.isdigit() else r"(?<![0-9A-Za-z])") + re.escape(code) + r"(?![0-9A-Za-z])"
-        texts = [lead + code for lead in _LEADS] if code.isdigit() else [code]
+        codes = _codes(entry)
+        number = codes[0].isdigit()
+        pattern = (_NUMBER if number else r"(?<![0-9A-Za-z])") + f"(?:{'|'.join(codes)})(?![0-9A-Za-z])"
+        texts = [lead + code for code in codes for lead in (_LEADS if number else ("",))]
     try:
         regex = re.compile(pattern.encode()) if pattern else None
     except re.error as error:
@@ -96,7 +97,7 @@ def _error(id: str, entry: Any, path: Path) -> Error:
     return Error(
         id,
         entry["kind"],
-        tuple(text.encode() for text in texts),
+        tuple(dict.fromkeys(text.encode(coding) for text in texts for coding in ("utf-8", "gb18030"))),
         regex,
         tuple(entry.get("over", ())),
         entry.get("detail"),
@@ -113,7 +114,12 @@ def _fault(entry: Any) -> str:
         return language.say("explain.entry_value", key="kind", wanted=" | ".join(KINDS))
     if entry.get("detail") not in (None, *DETAILS):
         return language.say("explain.entry_value", key="detail", wanted=" | ".join(DETAILS))
-    texts = [str(entry["code"])] if "code" in entry else entry.get("find")
+    texts = _codes(entry) if "code" in entry else entry.get("find")
+    if "code" in entry and (
+        not all(re.fullmatch("[0-9A-Za-z]+", code) for code in texts)
+        or len({code.isdigit() for code in texts}) > 1
+    ):
+        return language.say("explain.entry_value", key="code", wanted="EI0006 | [507053, 507054]")
     if not isinstance(texts, list) or not texts or not all(_is_anchor(text) for text in texts):
         return language.say("explain.entry_find", count=SHORTEST)
     if not isinstance(entry.get("regex", ""), str) or not isinstance(entry.get("over", []), list):
@@ -123,6 +129,12 @@ def _fault(entry: Any) -> str:
         if not isinstance(said, dict) or not all(isinstance(said.get(key), str) for key in ("means", "fix")):
             return language.say("explain.entry_value", key=name, wanted="{means: ..., fix: ...}")
     return ""
+
+
+def _codes(entry: Mapping[str, Any]) -> list[str]:
+    """The codes of an entry, one or several of a kind."""
+    codes = entry["code"]
+    return [str(code) for code in codes] if isinstance(codes, list) else [str(codes)]
 
 
 def _is_anchor(text: object) -> bool:

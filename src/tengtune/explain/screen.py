@@ -33,6 +33,9 @@ def text(account: Account) -> str:
     lines += [f"  {labels['fix']} {fix}", f"  {labels['error']} {found.error.id}"]
     if found.also:
         lines += ["", labels["also"], *_others(found.also)]
+    if found.unexplained:
+        lines += ["", language.say("explain.unexplained")]
+        lines += [f"  {line}" for line in _places(found.unexplained)]
     if found.wrappers:
         lines.append(language.say("explain.wrappers", ids=", ".join(found.wrappers)))
     if found.earlier:
@@ -65,6 +68,7 @@ def data(account: Account) -> dict[str, Any]:
     return answer | {
         "evidence": [_line(hit) for hit in found.evidence[: EVIDENCE + SHOWN]],
         "also": [_line(hit) | {"id": hit.error.id} for hit in found.also if hit.error],
+        "unexplained": [_line(hit) for hit in found.unexplained],
         "wrappers": list(found.wrappers),
         "earlier": [_line(hit) | {"id": hit.error.id} for hit in found.earlier if hit.error],
         "logs": account.logs,
@@ -87,6 +91,9 @@ def _unknown(found: Diagnosis) -> list[str]:
     lines = [language.say("explain.unknown")]
     if found.wrappers:
         lines.append("  " + language.say("explain.only_wrappers", ids=", ".join(found.wrappers)))
+    if found.also:
+        ids = ", ".join(hit.error.id for hit in found.also if hit.error)
+        lines.append("  " + language.say("explain.only_warnings", ids=ids))
     if found.evidence:
         lines += [language.say("explain.suspicious"), *(f"  {line}" for line in _places(found.evidence))]
     else:
