@@ -70,6 +70,10 @@ def _qwen1_lora(recipe: Recipe, spec: ModelSpec | None) -> bool:
     return _lora(recipe) and spec is not None and spec.family == "qwen1"
 
 
+def _mindrecord(recipe: Recipe, spec: ModelSpec | None) -> bool:
+    return any(".mindrecord" in name for name in recipe.data.files)
+
+
 def _qwen1_long(recipe: Recipe, spec: ModelSpec | None) -> bool:
     stretch = spec.stretch if spec else None
     return stretch is not None and recipe.data.seq_len > stretch.length
@@ -95,6 +99,11 @@ _ALL = (
     Feature("zero_3", "parallel.zero", lambda r, s: r.parallel.zero == 3, text="zero"),
     Feature("offload_optimizer", "parallel.offload", lambda r, s: r.parallel.offload == "optimizer"),
     Feature("recompute_full", "train.recompute", lambda r, s: r.train.recompute == "full"),
+    Feature("packing", "data.pack", lambda r, s: r.data.pack),
+    Feature("mindrecord", "data.files", _mindrecord),
+    Feature("mindformers_optimizer", "train.optimizer", lambda r, s: r.train.optimizer == "mindformers"),
+    Feature("mindformers_layout", "output.layout", lambda r, s: r.output.layout == "mindformers"),
+    Feature("evaluation", "output.evaluate", lambda r, s: bool(r.output.evaluate), training=False),
 )
 FEATURES = {feature.name: feature for feature in _ALL}
 """What a run file can ask for, by name, in the order in which it is refused."""

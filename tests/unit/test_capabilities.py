@@ -50,6 +50,28 @@ PROOFS = {
     ("zero_3", "mindspore"): "parity/test_mindspore_ranks.py::test_ranks_train_as_one",
     ("recompute_full", "torch"): "unit/test_torch_step.py::test_recompute_gives_the_same_bits",
     ("recompute_full", "mindspore"): "parity/test_mindspore_training.py::test_losses_and_norms_are_torchs",
+    ("packing", "torch"): "unit/test_torch_step.py::test_packed_is_unpacked",
+    ("packing", "mindspore"): "golden/test_mindspore_goldens.py::test_packed_probabilities",
+    ("mindrecord", "torch"): "cli/test_mindrecord_cli.py::test_it_trains_on_both_back_ends_as_the_texts_do",
+    (
+        "mindrecord",
+        "mindspore",
+    ): "cli/test_mindrecord_cli.py::test_it_trains_on_both_back_ends_as_the_texts_do",
+    ("mindformers_optimizer", "torch"): "parity/test_adam_weight_decay.py::test_on_torch",
+    ("mindformers_optimizer", "mindspore"): "parity/test_adam_weight_decay.py::test_on_mindspore",
+    (
+        "mindformers_layout",
+        "torch",
+    ): "cli/test_mindformers_tree.py::test_both_join_the_ranks_to_what_was_trained",
+    (
+        "mindformers_layout",
+        "mindspore",
+    ): "cli/test_mindspore_cli.py::test_mindformers_output_folder_holds_base_and_adapter",
+    (
+        "evaluation",
+        "torch",
+    ): "cli/test_evaluate_cli.py::test_other_files_are_scored_and_nothing_is_recorded",
+    ("evaluation", "mindspore"): "cli/test_mindspore_cli.py::test_evaluate_marks_as_on_pytorch",
     ("generation", "torch"): "golden/test_torch_goldens.py::test_greedy_ids",
     ("generation", "mindspore"): "golden/test_mindspore_goldens.py::test_greedy_ids",
 }
@@ -110,6 +132,11 @@ ASKED: list[tuple[str, str, str, ModelSpec | None]] = [
     ("zero_3", "parallel.zero=3", "parallel.zero: 3", None),
     ("offload_optimizer", "parallel.offload=optimizer", "parallel.offload: optimizer", None),
     ("recompute_full", "train.recompute=full", "", None),
+    ("packing", "", "", None),
+    ("mindrecord", "data.files=a.mindrecord0", "", None),
+    ("mindformers_optimizer", "train.optimizer=mindformers", "", None),
+    ("mindformers_layout", "output.layout=mindformers", "", None),
+    ("evaluation", "output.evaluate=a.json", "", None),
 ]
 """Feature, the settings that ask for it, how its refusal calls them, the model."""
 
@@ -117,10 +144,12 @@ ASKED: list[tuple[str, str, str, ModelSpec | None]] = [
 @pytest.mark.parametrize(("name", "settings", "words", "spec"), ASKED)
 def test_who_asks_for_what(name: str, settings: str, words: str, spec: ModelSpec | None) -> None:
     recipe = make_recipe(*settings.split())
+    unpacked = make_recipe(*settings.split(), "data.pack=false")
     method = "full" if "train.method=full" in settings else "lora"
     along = {"ranks"} if name == "nodes" else set()
     asked = {each.name for each in capabilities.FEATURES.values() if each.asked(recipe, spec)}
-    assert asked == {name, method} | along
+    assert asked == {name, method, "packing"} | along  # rows are packed unless a run says otherwise
+    assert "packing" not in {f.name for f in capabilities.FEATURES.values() if f.asked(unpacked, spec)}
 
 
 def test_every_feature_a_run_file_asks_for_is_tried() -> None:
@@ -132,6 +161,7 @@ def test_what_full_tuning_does_not_read_is_not_asked_for() -> None:
     assert [f.name for f in capabilities.FEATURES.values() if f.asked(recipe, QWEN1)] == [
         "full",
         "qwen1_long",
+        "packing",
     ]
 
 
