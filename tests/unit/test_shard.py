@@ -361,6 +361,40 @@ def test_copies_must_agree_in_every_bit(tmp_path: Path) -> None:
     assert whole[3, 2] == 1.0  # the first rank's
 
 
+@pytest.mark.parametrize("copy", [(0, 1), (1, 0), (2, 1)])
+def test_a_copy_of_another_rank_s_file_is_told(tmp_path: Path, copy: tuple[int, int]) -> None:
+    """Ranks 0 and 2, and 1 and 3, hold the same by right; b is all zeros, as an adapter's is at first."""
+    layouts = {"w": Layout((2, 2), ((0,), ())), "b": Layout((2, 2), ((0,), ()))}
+    zeros = np.zeros((2, 2), "<f4")
+    parts = [{"w": random_bits((2, 3), "<i4", rank % 2), "b": zeros} for rank in range(4)]
+    assert open_shards(four(tmp_path, parts, layouts)).tensors["w"].shape == (4, 3)
+    there, here = copy
+    parts[here] = parts[there]
+    problem = refused(four(tmp_path, parts, layouts))
+    assert problem.code == "shard.copied"
+    assert problem.values["ranks"] == "0 / 1"
+    files = [problem.values[name] for name in ("one", "other")]
+    assert files == [str(tmp_path / f"rank_{rank}" / "a.safetensors") for rank in (0, 1)]
+
+
+def test_parts_of_one_value_are_no_copies(tmp_path: Path) -> None:
+    parts = [{"w": np.zeros((2, 3), "<f4")}, {"w": np.zeros((2, 3), "<f4")}]
+    assert open_shards(four(tmp_path, parts, {"w": Layout((2,), ((0,), ()))})).tensors["w"].shape == (4, 3)
+
+
+def test_one_rank_s_own_folder_is_told_as_such(tmp_path: Path) -> None:
+    """It was read as a model of one rank, half as wide."""
+    run = run_of_two(tmp_path, {"checkpoint/rank_0/a.ckpt": 1, "checkpoint/rank_1/a.ckpt": 2})
+    assert refused(run / "checkpoint" / "rank_0").code == "shard.none"
+    for rank in (0, 1):
+        save(run / f"checkpoint/rank_{rank}/qwen_rank_{rank}-network.ckpt", {"w": np.ones((2, 3), "<f4")})
+        (run / f"checkpoint/rank_{rank}/a.ckpt").unlink()
+        problem = refused(run / "checkpoint" / f"rank_{rank}")
+        assert problem.code == "shard.rank_part"
+        assert problem.values["folder"] == run / "checkpoint"
+    assert halves(open_shards(run / "checkpoint")) == [1, 1]
+
+
 def test_a_tensor_the_strategy_does_not_know_must_be_alike_everywhere(tmp_path: Path) -> None:
     layouts = {"w": Layout((2,), ((0,),))}
     parts = [{"w": np.ones(2, "<f4"), "rope.freqs": np.arange(3, dtype="<f4")} for _ in range(2)]

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
+from collections import defaultdict
+from collections.abc import Iterable
 from itertools import product
+from typing import Any
 
 import numpy as np
 
@@ -79,6 +83,27 @@ class Grid(Counted):
         for other, copy in others if self.compare else []:
             _check_same(self.name, values, [rank], copy[rows], [other])
         return values
+
+
+def copied(grids: Iterable[Grid]) -> tuple[int, int] | None:
+    """Two ranks that should hold different parts and hold the same, as far as the first rows of all their
+    pieces tell: one's file is a copy of the other's. Parts of one value, as of an adapter that has learned
+    nothing yet, tell nothing."""
+    beginnings: defaultdict[int, Any] = defaultdict(hashlib.sha256)
+    places: defaultdict[int, list[Shape | None]] = defaultdict(list)
+    for grid in grids:
+        for place, holders in grid.places.items():
+            for rank, piece in holders:
+                row = np.ascontiguousarray(piece[:1]).reshape(-1)
+                told = row.size > 1 and bool((row != row[0]).any())
+                beginnings[rank].update(grid.name.encode() + row.tobytes())
+                places[rank].append(place if told else None)
+    known: dict[bytes, int] = {}
+    for rank, beginning in beginnings.items():
+        first = known.setdefault(beginning.digest(), rank)
+        if places[first] != places[rank]:
+            return first, rank
+    return None
 
 
 class Part(Counted):

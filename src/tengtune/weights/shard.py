@@ -20,10 +20,10 @@ from tengtune.ui import language
 from tengtune.ui.lists import first_few, size
 from tengtune.ui.problems import UNFIT_MACHINE, Problem
 from tengtune.weights import ckpt_io, safetensors_io
-from tengtune.weights.grid import Grid, Part
+from tengtune.weights.grid import Grid, Part, copied
 from tengtune.weights.layout import Layout, optimizer_sharded, repeated
 from tengtune.weights.rank_files import Save, check_steps, different_steps, find_saves
-from tengtune.weights.rank_part import strategy_beside
+from tengtune.weights.rank_part import refuse_part, strategy_beside
 from tengtune.weights.safetensors_io import SHARD_BYTES, Advance
 from tengtune.weights.source import read_folder
 from tengtune.weights.strategy import Strategy, read_strategy, write_strategy
@@ -104,12 +104,19 @@ def open_shards(folder: Path, strategy: Path | None = None, *, compare: bool = T
     plan = _find_strategy(folder, strategy, saves)
     save, notes = _choose(folder, saves, plan)
     opened = {rank: open_file(path) for rank, path in sorted(save.files.items())}
+    if not plan.files and len(save.files) == 1:  # one rank's own folder was given, perhaps
+        for rank, path in save.files.items():
+            refuse_part(folder, path, opened[rank])
     if not save.name.step:
         check_steps(folder, save.files.values())
     _check_counters(folder, save, opened)
     gathered = _Gathered(plan, opened, compare)
     if gathered.faults:
         raise _misfit("shard.does_not_fit", folder, plan, gathered.faults)
+    twins = copied(each for each in gathered.tensors.values() if isinstance(each, Grid))
+    if twins:
+        names = {each: str(save.files[rank]) for each, rank in zip(("one", "other"), twins, strict=True)}
+        raise Problem("shard.copied", where=folder, ranks=" / ".join(map(str, twins)), **names)
     if not gathered.tensors:
         raise Problem("shard.no_weights", where=folder, found=first_few(gathered.left_out, ", ") or "-")
     if gathered.absent:
