@@ -104,9 +104,6 @@ def open_shards(folder: Path, strategy: Path | None = None, *, compare: bool = T
     plan = _find_strategy(folder, strategy, saves)
     save, notes = _choose(folder, saves, plan)
     opened = {rank: open_file(path) for rank, path in sorted(save.files.items())}
-    if not plan.files and len(save.files) == 1:  # one rank's own folder was given, perhaps
-        for rank, path in save.files.items():
-            refuse_part(folder, path, opened[rank])
     if not save.name.step:
         check_steps(folder, save.files.values())
     _check_counters(folder, save, opened)
@@ -115,8 +112,9 @@ def open_shards(folder: Path, strategy: Path | None = None, *, compare: bool = T
         raise _misfit("shard.does_not_fit", folder, plan, gathered.faults)
     twins = copied(each for each in gathered.tensors.values() if isinstance(each, Grid))
     if twins:
-        names = {each: str(save.files[rank]) for each, rank in zip(("one", "other"), twins, strict=True)}
-        raise Problem("shard.copied", where=folder, ranks=" / ".join(map(str, twins)), **names)
+        one, other = (str(save.files[rank]) for rank in twins)
+        ranks = " / ".join(map(str, twins))
+        raise Problem("shard.copied", where=folder, ranks=ranks, one=one, other=other)
     if not gathered.tensors:
         raise Problem("shard.no_weights", where=folder, found=first_few(gathered.left_out, ", ") or "-")
     if gathered.absent:
@@ -142,6 +140,8 @@ def _find_strategy(folder: Path, given: Path | None, saves: list[Save]) -> Strat
         return read_strategy(path)
     if any(len(save.files) > 1 for save in saves):
         raise Problem("shard.no_strategy", where=folder, ranks=len(saves[0].files))
+    for file in saves[0].files.values():  # one rank's own folder was given, perhaps
+        refuse_part(folder, file, open_file(file))
     return Strategy(({},), 1)
 
 
