@@ -173,6 +173,35 @@ def test_container_without_the_driver(host: FakeHost) -> None:
     assert "-v /usr/local/Ascend/driver:/usr/local/Ascend/driver" in answer.fix("no_driver_mounted")
 
 
+@pytest.mark.parametrize("how", ["missing", "a folder", "empty"])
+def test_a_driver_that_only_npu_smi_tells_of(how: str, host: FakeHost) -> None:
+    """That there is none is not said of a machine whose npu-smi shows its version and cards."""
+    host.remove(f"{ASCEND}/driver/version.info")
+    path = host.root / ASCEND / "driver/version.info"
+    if how == "a folder":
+        path.mkdir()
+    elif how == "empty":
+        path.touch()
+    answer = Quick(host)
+    assert answer.code == 0
+    assert answer.faults == {"driver_by_smi": "warn", "firmware_unknown": "unknown"}
+    assert "25.3.rc1" in answer.found["driver_by_smi"]["what"]
+    assert answer.found["driver_pair"]["level"] == "ok"
+
+
+def test_a_table_saved_by_another_system(host: FakeHost) -> None:
+    host.file("bin/npu-smi_info.txt", table().replace("\n", "\r\n").encode("utf-16"))
+    assert Quick(host).faults == {}
+
+
+def test_ports_with_one_address(host: FakeHost) -> None:
+    lines = (f"address_{n}=10.0.0.{10 + n % 7}\nnetmask_{n}=255.255.255.0\n" for n in range(8))
+    host.file("etc/hccn.conf", "".join(lines))
+    answer = Quick(host)
+    assert answer.faults == {"address_twice": "warn"}
+    assert answer.found["address_twice"]["what"] == "cards 0, 7 have the same address: 10.0.0.10"
+
+
 def test_container_without_device_nodes(host: FakeHost) -> None:
     host.file(".dockerenv", "")
     host.says("ls -l /dev", "total 0\ncrw-rw-rw- 1 root root 1, 3 Nov 20 10:00 null\n")

@@ -169,3 +169,95 @@ def test_columns_are_found_by_their_titles() -> None:
         0,
         0,
     )
+
+
+CARDS = [(0, "910B1", "OK", 4175), (1, "910B1", "Alarm", 51175)]
+
+
+def seen(text: str) -> list[tuple[int, str, str | None, int | None]]:
+    return [(chip.npu, chip.name, chip.health, chip.hbm_used_mb) for chip in npu_smi.read(text).chips]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        ROWS.replace("\n", "\r\n"),
+        ROWS.replace("   ", "\t"),
+        ROWS.replace("910B1", "\x1b[01;31m\x1b[K910B1\x1b[m\x1b[K").replace("OK", "\x1b[32mOK\x1b[0m"),
+        "\n".join(f"2026-01-15 10:00:00 host: {line}" for line in ROWS.splitlines()),
+        "\n".join(f"> {line}" for line in ROWS.splitlines()),
+    ],
+    ids=["CRLF", "tabs", "colours", "stamped", "quoted"],
+)
+def test_a_table_is_read_through_what_a_terminal_or_a_letter_makes_of_it(text: str) -> None:
+    assert seen(text) == CARDS
+
+
+HEAD = "| npu-smi 25.2.0                   Version: {}                                               |\n"
+
+
+def test_of_several_tables_the_last_whole_one_counts() -> None:
+    """`watch` and monitors print one after the other: these are no more cards."""
+    earlier = HEAD.format("25.2.0") + ROWS.replace("51175", "99999")
+    assert seen(earlier + HEAD.format("25.2.0") + ROWS) == CARDS
+    cut = "\n".join(ROWS.splitlines()[:5])
+    assert seen(HEAD.format("25.2.0") + ROWS + HEAD.format("25.2.0") + cut) == CARDS
+
+
+@pytest.mark.parametrize(("head", "expected"), [("25.2.0", "25.2.0"), ("NA    ", None), ("      ", None)])
+def test_a_driver_without_a_version_has_none(head: str, expected: str | None) -> None:
+    assert npu_smi.read(HEAD.format(head) + ROWS).driver_version == expected
+
+
+def test_a_card_named_by_a_number_is_a_card() -> None:
+    """Ascend 310; its table has fewer columns. Nobody lists it, so it is of no generation."""
+    table = npu_smi.read(
+        "| NPU     Name              | Health          | Power(W)          Temp(C)             |\n"
+        "| Chip    Device            | Bus-Id          | AICore(%)         Memory-Usage(MB)    |\n"
+        "| 0       310               | OK              | 12.8              59                  |\n"
+        "| 0       0                 | 0000:86:00.0    | 0                 2621 / 8192         |\n"
+    )
+    (chip,) = table.chips
+    assert (chip.npu, chip.name, chip.health, chip.device, chip.memory_total_mb) == (0, "310", "OK", 0, 8192)
+    assert table.generation(chip) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "generation"),
+    [("Ascend910B3", "A2"), ("Ascend 910B4-1", "A2"), ("Ascend910ProB", "910"), ("910B", "910")]
+    + [(name, None) for name in ("Ascend910B", "Ascend 910B", "910B5", "910B2-1", "Ascend910", "910C", "x")],
+)
+def test_a_name_stands_for_a_generation_or_for_none(name: str, generation: str | None) -> None:
+    (chip,) = npu_smi.read("\n".join(ROWS.replace("910B1       ", f"{name:<12}").splitlines()[:5])).chips
+    found = npu_smi.Table(layout="Chip").generation(chip)
+    assert (chip.name, found and found.name) == (name, generation)
+
+
+def test_a_process_name_may_hold_a_bar() -> None:
+    (process,) = npu_smi.read(
+        "| NPU     Chip              | Process id    | Process name             | Process memory(MB)      |\n"
+        "| 0       0                 | 4711          | a|b                      | 34567                   |\n"
+    ).processes
+    assert (process.pid, process.name, process.memory_mb) == (4711, "a|b", 34567)
+
+
+def test_the_map_of_later_drivers_has_more_columns() -> None:
+    found = npu_smi_queries.read_map(
+        "NPU ID    Chip ID    Chip Logic ID    Chip Phy-ID    Chip Name\n"
+        "0         0          0                6              Ascend910\n"
+        "0         1          1                7              Ascend910\n"
+        "0         2          -                -              Mcu\n"
+    )
+    assert (found.cards, found.name, found.skipped) == ({0: (0, 0), 1: (0, 1)}, "Ascend910", 1)
+    found = npu_smi_queries.read_map(
+        "NPU ID    Slot ID    Chip ID    Chip Logic ID    Chip Phy-ID    Chip Name\n"
+        "3         9          0          2                6              Ascend 950\n"
+    )
+    assert (found.cards, found.name) == ({2: (3, 0)}, "950")
+
+
+def test_codes_of_both_dies_are_read() -> None:
+    text = (
+        "Health Status : OK\nError Code : NA\n\nHealth Status : Warning\nError Code : 80E01801 0x80CB8002\n"
+    )
+    assert npu_smi_queries.read_health(text) == ("OK", ["0x80E01801", "0x80CB8002"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator
 
 from tengtune.doctor import compat
@@ -34,6 +35,11 @@ def _ports(case: Case) -> Iterator[Finding]:
         if several_machines(case):
             yield block("doctor.no_addresses", path=hccn.CONF)
         return
+    for address, times in Counter(port.address for port in ports.values()).items():
+        if times > 1:
+            make = block if several_machines(case) else warn
+            same = [card for card, port in ports.items() if port.address == address]
+            yield make("doctor.address_twice", address=address, cards=", ".join(map(str, same)))
     lacking = [card.number for card in case.host.cards if card.number not in ports]
     if lacking:
         make = block if several_machines(case) else warn

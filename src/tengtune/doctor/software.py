@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from tengtune.doctor import compat
 from tengtune.doctor.finding import Case, Finding, block, chip_part, ok, unknown, warn
 from tengtune.host import releases
-from tengtune.host.versions import Cann
+from tengtune.host.versions import Cann, Release
 
 OPS_SINCE = "8.5.0"
 """From this CANN on the package of compiled operators is called ops, and version.cfg need not name it."""
@@ -29,9 +29,21 @@ def check(case: Case) -> Iterator[Finding]:
     yield from _shell(case, cann)
 
 
-def _driver(case: Case) -> Iterator[Finding]:
+def _release(case: Case) -> Release | None:
+    """The driver by its file, else by the head of npu-smi's table; None where neither speaks of one."""
     host = case.host
-    if host.driver is None:
+    if host.driver and host.driver.version:
+        return host.driver
+    told = host.table.driver_version
+    return Release("npu-smi info", told) if told and host.cards else host.driver
+
+
+def _driver(case: Case) -> Iterator[Finding]:
+    host, driver = case.host, _release(case)
+    if driver is not host.driver and driver:
+        path = f"{host.driver_root}/driver/version.info"
+        yield warn("doctor.driver_by_smi", driver=driver.version, path=path)
+    elif host.driver is None:
         code = "doctor.no_driver_mounted" if host.container else "doctor.no_driver"
         yield block(code, root=host.driver_root, arch=case.arch)
     elif host.driver.version is None:
@@ -40,14 +52,14 @@ def _driver(case: Case) -> Iterator[Finding]:
 
 def _firmware(case: Case) -> Iterator[Finding]:
     """Driver against firmware: by npu-smi's own verdict and by the range in the driver's file."""
-    host = case.host
-    if host.driver is None or host.driver.version is None:
+    host, driver = case.host, _release(case)
+    if driver is None or driver.version is None:
         return
     boards = [card.board for card in host.cards if card.board]
     firmware = host.firmware.version if host.firmware else None
     firmware = firmware or next((board.firmware for board in boards if board.firmware), None)
-    values = {"driver": host.driver.version, "firmware": firmware or "?"}
-    bounds = host.driver.firmware
+    values = {"driver": driver.version, "firmware": firmware or "?"}
+    bounds = driver.firmware
     inside = releases.within(firmware, *bounds) if firmware and bounds else None
     span = f"{bounds[0]} - {bounds[1]}" if bounds else "?"
     if inside is False or any(board.compatible is False for board in boards):
@@ -60,13 +72,13 @@ def _firmware(case: Case) -> Iterator[Finding]:
 
 def _pair(case: Case, cann: Cann, version: str) -> Iterator[Finding]:
     """Driver against CANN, CANN against the machine and the cards."""
-    host = case.host
-    if host.driver and host.driver.version:
-        verdict = compat.driver_for(version, host.driver.version)
+    host, driver = case.host, _release(case)
+    if driver and driver.version:
+        verdict = compat.driver_for(version, driver.version)
         first = verdict.wanted.partition(" / ")[0]
         package = f"Ascend-hdk-{chip_part(case)}-npu-driver_{first}_linux-{case.arch}.run"
         values = {
-            "driver": host.driver.version,
+            "driver": driver.version,
             "cann": version,
             "wanted": verdict.wanted,
             "package": package,
@@ -75,7 +87,7 @@ def _pair(case: Case, cann: Cann, version: str) -> Iterator[Finding]:
             yield ok("doctor.driver_pair", **values)
         elif verdict.standing == "listed":
             yield ok("doctor.driver_listed", **values)
-        elif verdict.standing == "excluded" or compat.lists_exclude(host.driver, cann.release):
+        elif verdict.standing == "excluded" or compat.lists_exclude(driver, cann.release):
             yield block("doctor.driver_excluded", **values)
         elif verdict.standing == "newer":
             yield ok("doctor.driver_newer", **values)

@@ -115,10 +115,7 @@ def _fault(entry: Any) -> str:
     if entry.get("detail") not in (None, *DETAILS):
         return language.say("explain.entry_value", key="detail", wanted=" | ".join(DETAILS))
     texts = _codes(entry) if "code" in entry else entry.get("find")
-    if "code" in entry and (
-        not all(re.fullmatch("[0-9A-Za-z]+", code) for code in texts)
-        or len({code.isdigit() for code in texts}) > 1
-    ):
+    if "code" in entry and not _one_kind(_codes(entry)):
         return language.say("explain.entry_value", key="code", wanted="EI0006 | [507053, 507054]")
     if not isinstance(texts, list) or not texts or not all(_is_anchor(text) for text in texts):
         return language.say("explain.entry_find", count=SHORTEST)
@@ -135,6 +132,11 @@ def _codes(entry: Mapping[str, Any]) -> list[str]:
     """The codes of an entry, one or several of a kind."""
     codes = entry["code"]
     return [str(code) for code in codes] if isinstance(codes, list) else [str(codes)]
+
+
+def _one_kind(codes: Iterable[str]) -> bool:
+    """Whether these are codes, all numbers or none of them."""
+    return all(re.fullmatch("[0-9A-Za-z]+", code) for code in codes) and len({c.isdigit() for c in codes}) < 2
 
 
 def _is_anchor(text: object) -> bool:

@@ -60,8 +60,11 @@ def generation(name: str, layout: str | None = None, ddr_mb: int | None = None) 
     ddr_mb: what the table has as the card's memory beside HBM.
     """
     known = facts()
-    if name in known.names:
-        return known.generations[known.names[name]]
+    plain = name.removeprefix("Ascend").lstrip()
+    if plain in known.names and (
+        plain == name or plain != "910B"
+    ):  # "Ascend910B" is said of both generations
+        return known.generations[known.names[plain]]
     for rule in known.layouts:
         if rule["layout"] == layout and name in rule["names"] and (bool(ddr_mb) or not rule.get("ddr")):
             return known.generations[rule["generation"]]

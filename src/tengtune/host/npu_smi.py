@@ -27,6 +27,7 @@ _UNITS = {"AICore": "util", "NPU Util": "util", "Memory-Usage": "memory", "HBM-U
 }  # fmt: skip
 _FIRST, _SECOND = ["power", "temp", "pages"], ["util", "memory", "hbm"]
 _ZERO = re.compile(r"0(\s*/\s*0)?")
+_COLOUR = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
 _OPEN = "\0"
 """Marks the cell that a cut row ends in."""
 
@@ -101,18 +102,20 @@ def fault(text: str) -> SmiFault | None:
 
 
 def read(text: str) -> Table:
-    """The table in what npu-smi printed; an empty one where there is none."""
+    """The table in what npu-smi printed; an empty one where there is none. Of several (`watch`, a log) the
+    last that is not cut."""
     reader = _Reader()
-    for line in text.splitlines():
+    for line in _COLOUR.sub("", text).splitlines():
         reader.line(line.strip())
-    return reader.table
+    tables = [reader.table, *reversed(reader.earlier)]
+    return max(tables, key=lambda table: len(table.chips))
 
 
 class _Reader:
     """Goes through the lines; a chip is two of them."""
 
     def __init__(self) -> None:
-        self.table = Table()
+        self.table, self.earlier = Table(), list[Table]()
         self.heads: dict[str, int] = {}
         self.first, self.second = list(_FIRST), list(_SECOND)
         self.process_heads: list[str] = []
@@ -124,6 +127,7 @@ class _Reader:
             self.table.idle.append(int(match[1]))
         if line.startswith("+"):
             self.waiting = False
+        line = line[max(line.find("|"), 0) :]  # what quotes it, or stamps it, stands before
         if not line.startswith("|") or line == "|":
             return
         closed = line.endswith("|")
@@ -131,7 +135,13 @@ class _Reader:
         if not closed:
             cells[-1] += _OPEN
         if match := _VERSIONS.search(line):
-            self.table.tool_version, self.table.driver_version = match[1], match[2] if closed else None
+            if self.table.chips:
+                self.earlier.append(self.table)
+                self.table = Table()
+            self.table.tool_version, self.table.driver_version = (
+                match[1],
+                _version(match[2]) if closed else None,
+            )
         elif any(cell.startswith("Process id") for cell in cells):
             self.table.process_columns, self.process_heads = len(cells), cells
         elif "Health" in cells:
@@ -159,12 +169,14 @@ class _Reader:
     def _first_row(self, cells: list[str]) -> bool:
         """Whether it is the first row of a chip, which is then taken."""
         names = " ".join(cells[:2]).split() if self.table.layout == "NPU ID | Name" else cells[0].split()
-        if len(names) < 2 or not _number(names[0]) or _number(names[1]) or _OPEN in " ".join(names):
+        if len(names) < 2 or not _number(names[0]) or _OPEN in " ".join(names):
             return False
         if names[1] == "NA" or any(map(_BUS.fullmatch, cells)):  # a second row whose first is lost
             return False
         at = self.heads.get("health", 1)
         health = cells[at] if at < len(cells) and cells[at] in _HEALTH else None
+        if _number(names[1]) and health is None:  # a card may be called 310, but then it has a health
+            return False
         values = _values(cells[-1], self.first) if len(cells) > 2 else {}
         power = values.get("power")
         self.table.chips.append(
@@ -208,6 +220,10 @@ class _Reader:
     def _process(self, cells: list[str]) -> bool:
         """Whether it is a row of the process table, which is then taken."""
         ids, heads = cells[0].split(), self.process_heads
+        more = len(cells) - len(heads)
+        if heads and more > 0 and "Process name" in heads:  # a bar in the name
+            at = heads.index("Process name")
+            cells = [*cells[:at], "|".join(cells[at : at + more + 1]), *cells[at + more + 1 :]]
         if not heads or len(cells) != len(heads) or _OPEN in cells[-1] or not all(map(_number, ids)):
             return False
         row = dict(zip(heads, cells, strict=True))
@@ -220,6 +236,10 @@ class _Reader:
             Process(int(ids[0]), chip, int(pid), row.get("Process name", ""), _whole(memory))
         )
         return True
+
+
+def _version(text: str) -> str | None:
+    return text if re.match(r"\w+(?:\.\w+)", text) else None
 
 
 def _titles(cell: str) -> list[str]:

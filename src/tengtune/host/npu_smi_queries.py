@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 _LINE = re.compile(r"\s*([A-Za-z][^:]*?)\s*:\s*(.*?)\s*")
 _LABEL = re.compile(r"(NPU|Phy-ID)(\d{1,7})")
+_MAP = ("NPU ID", "Chip ID", "Chip Logic ID", "Chip Name")
 _FLOPS = 4096 * 2
 """FP16 operations of one core a cycle."""
 
@@ -31,17 +32,30 @@ class Map:
 
 
 def read_map(text: str) -> Map:
-    """Rows of NPU ID, Chip ID, Chip Logic ID, Chip Name; controllers (Mcu) have no logic id."""
+    """Rows of NPU ID, Chip ID, Chip Logic ID, Chip Name, in later drivers with more columns between, which
+    the header tells; controllers (Mcu) have no logic id."""
     cards: dict[int, tuple[int, int]] = {}
     name, skipped = None, 0
+    heads = list(_MAP)
     for line in text.splitlines():
-        match = re.fullmatch(r"\s*(\d{1,7})\s+(\d{1,7})\s+(\d{1,7}|-)\s+(\S.*?)\s*", line)
-        if match and match[3] != "-":
-            cards[int(match[3])] = (int(match[1]), int(match[2]))
-            name = name or match[4].removeprefix("Ascend ")
-        elif match:
+        cells = re.split(r"\s{2,}|\t", line.strip())
+        if set(_MAP) <= set(cells):
+            heads = cells
+            continue
+        row = dict(zip(heads, cells, strict=False))
+        npu, chip, logic = (row.get(head, "") for head in _MAP[:3])
+        if len(cells) != len(heads) or not (_is_id(npu) and _is_id(chip)):
+            continue
+        if _is_id(logic):
+            cards[int(logic)] = (int(npu), int(chip))
+            name = name or row[_MAP[3]].removeprefix("Ascend ")
+        elif logic == "-":
             skipped += 1
     return Map(cards, name, skipped)
+
+
+def _is_id(text: str) -> bool:
+    return re.fullmatch(r"[0-9]{1,7}", text) is not None
 
 
 @dataclass(frozen=True)
@@ -149,9 +163,10 @@ def read_common(text: str) -> Common:
 
 
 def read_health(text: str) -> tuple[str | None, list[str]]:
-    """`info -t health`: the word, and the codes as "0x80E01801"."""
+    """`info -t health`: the word, and the codes as "0x80E01801", of a card of two dies those of both."""
     found = pairs(text)
-    codes = re.findall(r"\b(?:0[xX])?([0-9A-Fa-f]{8})\b", found.get("Error Code", ""))
+    lines = " ".join(re.findall(r"^\s*Error Code\s*:(.*)$", text, re.MULTILINE))
+    codes = dict.fromkeys(re.findall(r"\b(?:0[xX])?([0-9A-Fa-f]{8})\b", lines))
     return found.get("Health Status", found.get("Health")), [f"0x{code.upper()}" for code in codes]
 
 

@@ -7,6 +7,7 @@ stands in for it.
 
 from __future__ import annotations
 
+import codecs
 import os
 import select
 import shutil
@@ -78,7 +79,7 @@ class Place:
             if not path.is_file():  # a pipe would be waited for
                 return None
             with open(path, "rb") as stream:
-                return stream.read(MOST_BYTES).decode("utf-8-sig", "replace")
+                return decoded(stream.read(MOST_BYTES))
         except (OSError, ValueError):
             return None
 
@@ -118,6 +119,12 @@ class Place:
             stand_in = self.folder.absolute() / "bin" / name
             return str(stand_in) if stand_in.is_file() and os.access(stand_in, os.X_OK) else None
         return shutil.which(name) or shutil.which(name, path=os.pathsep.join(f"/{path}" for path in _TOOLS))
+
+
+def decoded(data: bytes) -> str:
+    """Text of a file: UTF-8, or UTF-16 where its mark says so."""
+    coding = "utf-16" if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) else "utf-8-sig"
+    return data.decode(coding, "replace")
 
 
 def _run(command: Sequence[str], seconds: float) -> Output:

@@ -91,10 +91,13 @@ def driver_root(place: Place) -> str:
 
 
 def release_of(place: Place, part: str) -> Release | None:
-    """The driver or firmware that is installed; None where its file is not there."""
+    """The driver or firmware that is installed; None where its file is not there, without a version where it
+    cannot be read."""
     path = f"{driver_root(place)}/{part}/version.info"
     text = place.read(path)
-    return None if text is None else read_release(text, path)
+    if text is None:
+        return Release(path, None) if place.exists(path) else None
+    return read_release(text, path)
 
 
 def find_cann(place: Place, environment: Mapping[str, str]) -> Cann | None:
