@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import copy
+import json
 from dataclasses import replace
 from importlib import resources
+from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.examples import EXAMPLES
+from tests.tiny import tiny_config
 
+from tengtune import run_yaml
+from tengtune.cli import plan_ask
 from tengtune.models import known
-from tengtune.plan import can, hardware, judge
+from tengtune.plan import can, hardware, judge, run_file
+from tengtune.plan.rewrite import rewritten
 from tengtune.plan.search import Question, Way, batch_for, search
 from tengtune.plan.strategy import Strategy
 
@@ -177,6 +184,55 @@ def test_the_first_is_the_best(model: str, cards: str, method: str, tokens: int,
     known_speeds = [speed for speed in speeds if speed is not None]
     if known_speeds and best.tokens_per_s is not None:
         assert best.tokens_per_s >= 0.9 * max(known_speeds)  # two digits: 10% at most
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("runs")
+
+
+@settings(max_examples=30, deadline=None, derandomize=True)
+@given(MODELS, CARDS, st.sampled_from(["lora", "full"]), st.integers(1, 6), st.integers(1, 64))
+def test_every_way_is_a_valid_run_file_of_the_same_memory(
+    folder: Path, model: str, cards: str, method: str, times: int, rank: int
+) -> None:
+    count = hardware.find(cards).count or 1
+    asked = question(model, cards, times * count, method=method, rank=rank)
+    for way in search(asked)[:4]:
+        file = folder / "run.yaml"
+        file.write_text(run_file.new(way, f"Qwen/{model}", [], asked.global_batch), "utf-8")
+        again = plan_ask.of_run(file, (), asked.hardware, None, None)
+        assert again.plan.card.total == way.plan.card.total
+        assert again.plan.host == way.plan.host
+        assert again.plan.lacking == ()
+        assert again.question.global_batch == asked.global_batch
+
+
+@pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.yaml")), ids=lambda path: path.stem)
+@pytest.mark.parametrize("cards", ["8x910b3", "8x910b4", "2x8x910a"])
+def test_every_example_changed_to_its_best_way_is_that_way(path: Path, cards: str, folder: Path) -> None:
+    (folder / "config.json").write_text(json.dumps(tiny_config()), "utf-8")
+    settings = (f"model.path={folder}",) if path.stem == "demo" else ()
+    asked = plan_ask.of_run(path, settings, hardware.find(cards), None, None)
+    assert asked.recipe is not None
+    if not asked.ways:
+        assert asked.recipe.train.method == "full"
+        return
+    best = asked.ways[0]
+    text = path.read_text("utf-8")
+    values = run_yaml.parse(text, path)[0]
+    file = folder / "example.yaml"
+    wanted = run_file.changed(best, asked.recipe, values, [])
+    file.write_text(rewritten(text, path, wanted), "utf-8")
+    again = plan_ask.of_run(file, settings, hardware.find(cards), None, None)
+    assert again.plan.card.total == best.plan.card.total
+    assert (again.plan.lacking, again.plan.engine) == ((), best.plan.engine)
+    assert again.recipe is not None
+    kept = {"name", "seed", "data", "output"}
+    assert again.recipe.model_dump(include=kept) == asked.recipe.model_dump(include=kept)
+    assert again.recipe.lora.rank == asked.recipe.lora.rank
+    assert again.recipe.train.global_batch == asked.recipe.train.global_batch
+    assert again.recipe.train.lr == asked.recipe.train.lr
 
 
 @settings(max_examples=30, deadline=None, derandomize=True)

@@ -6,7 +6,7 @@ import re
 import unicodedata
 from collections.abc import Sequence
 
-_FIGURE = re.compile(r"[-?]|[<=\d][\d.x !*]*")
+_FIGURE = re.compile(r"[-?]|[<=]*\d[\d.x !*]*")
 
 
 def width(text: str) -> int:

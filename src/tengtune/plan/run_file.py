@@ -86,8 +86,7 @@ def changed(way: Way, recipe: Recipe, values: Tree, data: Sequence[str]) -> Tree
         ("parallel", "zero"): (recipe.parallel.zero, now.zero),
         ("parallel", "offload"): (recipe.parallel.offload, now.offload),
     }
-    said = "ranks" in recipe.parallel.model_fields_set
-    changes["parallel", "ranks"] = (recipe.parallel.ranks if said else None, now.cards)
+    changes["parallel", "ranks"] = ((values.get("parallel") or {}).get("ranks"), now.cards)
     for keys, (before, after) in changes.items():
         if before != after:
             _set(tree, keys, after)
