@@ -18,6 +18,12 @@ GIB = 1 << 30
 IDLE = 3.3e9
 """What npu-smi shows of an idle 910B3; rows of that kind are npu-smi's view."""
 _ALIASES = {"qwen-1.8b": "Qwen-1_8B", "14b": "Qwen1.5-14B", "qwen1half-7b": "Qwen1.5-7B"}
+_LLAMA = {
+    # hidden, layers, heads, feed-forward width; as many heads of keys, 32,000 words
+    "llama-7b": (4096, 32, 32, 11008),
+    "llama2-7b": (4096, 32, 32, 11008),
+    "llama2-13b": (5120, 40, 40, 13824),
+}
 _ATTENTION = ("q_proj", "k_proj", "v_proj")
 _NUMBER = re.compile(r"[\d.]+")
 
@@ -94,13 +100,27 @@ def _row(entry: dict[str, str]) -> Row | None:
 def _spec(model: str) -> ModelSpec | None:
     name = re.sub(r"[_-](chat|instruct|int4|int8)\b.*|\s.*", "", model.lower().replace("_", "-"))
     name = name.replace("qwen-1-8b", "qwen-1.8b")
+    if name in _LLAMA:
+        return _llama(*_LLAMA[name])
     return known.spec(_ALIASES.get(name, name))
+
+
+def _llama(hidden: int, layers: int, heads: int, ffn: int) -> ModelSpec:
+    """A Llama's shape: that of a Qwen2 without biases."""
+    sizes = {"hidden": hidden, "layers": layers, "heads": heads, "kv_heads": heads, "ffn": ffn}
+    theta, eps, positions = 10000.0, 1e-6, 4096
+    return ModelSpec(
+        family="qwen2", **sizes, head_dim=hidden // heads, vocab=32000, rope_theta=theta, rms_eps=eps,
+        max_positions=positions, tie=False, qkv_bias=False, qk_norm=False,
+    )  # fmt: skip
 
 
 def _strategy(entry: dict[str, str]) -> Strategy | None:
     shared, split = _sharing(entry["strategy"])
     length = re.search(r"\d+", entry["seq_len"])
     if shared is None or not length or "liger" in entry["notes"] or "layer" in entry["model"]:
+        return None
+    if "variable-seq-lengths" in entry["notes"]:
         return None
     if "pp" in split and not entry["grad_accum"]:
         return None  # how long a pipeline's groups wait is not known
@@ -150,10 +170,14 @@ def _profile(entry: dict[str, str]) -> Profile | None:
         if method.startswith("qlora"):  # in float16, where 8 bytes a logit are the count
             return replace(DEEPSPEED, logit_bytes=exactly(8), quantized_embedding_bytes=2)
         return HF_TRAINER if method.startswith("lora") and shared == "single" else DEEPSPEED
+    if source.startswith("gist"):
+        return DEEPSPEED
     if source.startswith("QwenLM/"):
         return HF_TRAINER
     if source == "modelscope/ms-swift" and re.match(r"single|dp|zero", shared):
         if "gptq" in method:
             return replace(MS_SWIFT, quantized_embedding_bytes=2)
         return DEEPSPEED if method == "full" and "zero" in shared else MS_SWIFT
-    return {"mindspore-lab/mindformers": MINDFORMERS, "Ascend/MindSpeed-LLM": MINDSPEED}.get(source)
+    if source == "Ascend/MindSpeed-LLM":  # its peaks are PyTorch's, without what lies outside
+        return replace(MINDSPEED, context=exactly(0.0))
+    return MINDFORMERS if source == "mindspore-lab/mindformers" else None
