@@ -107,11 +107,10 @@ def _spec(model: str) -> ModelSpec | None:
 
 def _llama(hidden: int, layers: int, heads: int, ffn: int) -> ModelSpec:
     """A Llama's shape: that of a Qwen2 without biases."""
-    sizes = {"hidden": hidden, "layers": layers, "heads": heads, "kv_heads": heads, "ffn": ffn}
-    theta, eps, positions = 10000.0, 1e-6, 4096
     return ModelSpec(
-        family="qwen2", **sizes, head_dim=hidden // heads, vocab=32000, rope_theta=theta, rms_eps=eps,
-        max_positions=positions, tie=False, qkv_bias=False, qk_norm=False,
+        family="qwen2", hidden=hidden, layers=layers, heads=heads, kv_heads=heads, head_dim=hidden // heads,
+        ffn=ffn, vocab=32000, rope_theta=10000.0, rms_eps=1e-6, max_positions=4096, tie=False, qkv_bias=False,
+        qk_norm=False,
     )  # fmt: skip
 
 
