@@ -53,7 +53,7 @@ def test_what_is_not_ours_stays(kind: str, tmp_path: Path) -> None:
     output_tree.clear(tree, wanted=False)
     with pytest.raises(Problem) as caught:
         output_tree.clear(tree, wanted=True)
-    assert caught.value.code == "io.name_taken"
+    assert caught.value.code == "train.tree_taken"
     assert tree.is_symlink() or tree.exists()
 
 

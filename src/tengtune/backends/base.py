@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tengtune import capabilities
+from tengtune.backends.loading import uninterrupted
 from tengtune.cluster.place import here
 from tengtune.models.spec import ModelSpec
 from tengtune.recipe import Recipe
@@ -196,7 +197,8 @@ def choose(recipe: Recipe) -> str:
 
 def load(name: str) -> BackendModule:
     """The back end's `step` module; this imports the framework."""
-    return cast(BackendModule, importlib.import_module(f"tengtune.backends.{name}.step"))
+    with uninterrupted():
+        return cast(BackendModule, importlib.import_module(f"tengtune.backends.{name}.step"))
 
 
 def open_backend(recipe: Recipe, folder: Path, trainable: bool = True) -> Backend:

@@ -130,7 +130,10 @@ def _as_mindrecord(
         there = family(out)
         if there and not force:
             raise Problem("check.out_exists", where=there[0])
-        from tengtune.backends.mindspore.mindrecord import write
+        from tengtune.backends.loading import uninterrupted
+
+        with uninterrupted():
+            from tengtune.backends.mindspore.mindrecord import write
 
         with meter(console, size_of(reader), "check.progress") as advance:
             rows = ((each.ids, each.labels) for each in _rows(reader, report, maker, advance))

@@ -57,7 +57,7 @@ def clear(folder: Path, wanted: bool) -> None:
         os.replace(folder, aside)
         files.remove(aside)
     elif wanted and os.path.lexists(folder):
-        raise Problem("io.name_taken", where=folder)
+        raise Problem("train.tree_taken", where=folder)
 
 
 def write(
@@ -137,7 +137,7 @@ def _counters(checkpoint: Checkpoint, epoch: int) -> Iterator[TensorStream]:
 
 
 def _check_space(folder: Path, need: int) -> None:
-    free = files.free_bytes(folder)
-    if need + 2**20 > free:
+    need, free = need + 2**20, files.free_bytes(folder)
+    if need > free:
         values = {"need": size(need), "free": size(free)}
         raise Problem("train.tree_no_space", where=folder, exit_code=UNFIT_MACHINE, **values)
