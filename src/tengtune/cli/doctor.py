@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -15,7 +14,9 @@ from tengtune.ui.problems import UNFIT_MACHINE, Problem
 @click.command("doctor", cls=Command, help="cli.doctor")
 @click.argument("run", required=False, type=FOLDER)
 @settings_option
-@click.option("--from", "root", type=FOLDER, metavar="DIR", help="cli.opt_host_from")
+@click.option("--from", "root", type=FOLDER, metavar="DIR|BUNDLE", help="cli.opt_host_from")
+@click.option("--collect", "out", type=FOLDER, metavar="BUNDLE", help="cli.opt_collect")
+@click.option("--force", is_flag=True, help="cli.opt_overwrite_bundle")
 @click.option(
     "--timeout", type=click.FloatRange(0, 600, min_open=True), default=10.0, help="cli.opt_host_timeout"
 )
@@ -32,6 +33,8 @@ def command(
     run: Path | None,
     overrides: tuple[str, ...],
     root: Path | None,
+    out: Path | None,
+    force: bool,
     timeout: float,
     probed: bool,
     probe_timeout: float,
@@ -39,33 +42,26 @@ def command(
     as_json: bool,
 ) -> int:
     """Judge this host, or a saved one, and a run on it."""
-    from tengtune.doctor import choice, screen
-    from tengtune.doctor.examine import examine
-    from tengtune.doctor.finding import Case
-    from tengtune.host.place import Place
-    from tengtune.host.survey import survey
+    from tengtune.doctor import saved, screen
 
     console = make_console(quiet, as_json)
-    if root is not None and not root.is_dir():
-        raise Problem("doctor.no_root", where=root)
     if root is not None and probed:
         raise Problem("doctor.probe_saved", where=f"--probe --from {root}")
-    recipe = None
+    load: saved.Load | None = None
     if run is not None or overrides:
         from tengtune import recipe as recipes
 
-        recipe = recipes.load(run or Path("run.yaml"), overrides)
-    folder = recipe.resolve(recipe.output.dir) if recipe else Path.cwd()
-    there = next((each for each in (folder, *folder.parents) if each.exists()), Path("/"))
-    case = Case(survey(Place(root, timeout), there), recipe, timeout)
-    if root is not None and recipe is not None:  # ranks follow that host's cards, not this one's
-        recipe = recipes.load(run or Path("run.yaml"), overrides, choice.usable(case))
-        case = replace(case, recipe=recipe)
-    findings = examine(case)
-    if probed:
-        from tengtune.doctor import probe
+        def load(cards: int | None) -> recipes.Recipe:
+            return recipes.load(run or Path("run.yaml"), overrides, cards)
 
-        findings += probe.check(case, console, probe_timeout)
+    with saved.source(root, timeout) as source:
+        case, findings = saved.judge(source, load)
+        if probed:
+            from tengtune.doctor import probe
+
+            findings += probe.check(case, console, probe_timeout)
+        if out is not None:
+            saved.collect(out, source, case, findings, console, force)
     colour = console.colour and console.out.isatty()
     console.result(screen.text(case, findings, colour), **screen.data(case, findings))
     return UNFIT_MACHINE if any(finding.level == "block" for finding in findings) else 0

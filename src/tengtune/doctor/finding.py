@@ -56,11 +56,13 @@ def unknown(code: str, **values: object) -> Finding:
 
 @dataclass(frozen=True)
 class Case:
-    """What is judged: a host, and the run it is wanted for. seconds: how long a command was waited for."""
+    """What is judged: a host, and the run it is wanted for. seconds: how long a command was waited for;
+    weights: bytes of the run's model where that is not on this machine's disk."""
 
     host: Host
     recipe: Recipe | None = None
     seconds: float = 10.0
+    weights: int | None = None
 
     @property
     def arch(self) -> str:

@@ -134,13 +134,14 @@ def _bus_groups(case: Case, taken: list[Card]) -> Iterator[Finding]:
 
 def _room(case: Case, recipe: Recipe) -> Iterator[Finding]:
     """The merged model lies beside the run; its base is mapped into memory."""
-    weights = _weights(recipe.model_folder)
+    need = weights(recipe.model_folder) if case.weights is None else case.weights
     free = case.host.machine.disk_free
-    if weights and free is not None and free < weights:
-        yield block("doctor.no_room", need=size(weights), free=size(free), folder=recipe.folder)
+    if need and free is not None and free < need:
+        yield block("doctor.no_room", need=size(need), free=size(free), folder=recipe.folder)
 
 
-def _weights(folder: Path) -> int:
+def weights(folder: Path) -> int:
+    """Bytes of a model's weights; 0 where they can't be read."""
     try:
         return sum(each.stat().st_size for each in folder.glob("*.safetensors"))
     except OSError:

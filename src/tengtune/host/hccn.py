@@ -43,11 +43,17 @@ class Port:
 
 
 def read_conf(path: Path = CONF) -> dict[int, Port]:
-    """Card -> port, from hccn.conf. Problem at an address that is none, and at a key that stands twice."""
-    found: dict[str, dict[int, str]] = {"address": {}, "netmask": {}}
+    """Card -> port, from the file hccn.conf; Problem as parse_conf has it."""
     with os_errors(path):
-        lines = path.read_text("utf-8-sig", "replace").splitlines()
-    for number, line in enumerate(lines, 1):
+        text = path.read_text("utf-8-sig", "replace")
+    return parse_conf(text, str(path))
+
+
+def parse_conf(text: str, path: str) -> dict[int, Port]:
+    """Card -> port, from the text of hccn.conf. Problem at an address that is none, and at a key that stands
+    twice; path: what the file is called there."""
+    found: dict[str, dict[int, str]] = {"address": {}, "netmask": {}}
+    for number, line in enumerate(text.splitlines(), 1):
         if match := _CONF_LINE.fullmatch(line):
             key, card, value = match[1], int(match[2]), match[3]
             if key == "address":

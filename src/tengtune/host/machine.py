@@ -10,7 +10,7 @@ from tengtune.host.place import Output, Place
 from tengtune.host.versions import read_pairs
 
 ARCH, LIBC = ("uname", "-m"), ("ldd", "--version")
-_LIBSTDCXX = ("/usr/lib/x86_64-linux-gnu/libstdc++.so.6", "/usr/lib64/libstdc++.so.6")
+LIBSTDCXX = ("/usr/lib/x86_64-linux-gnu/libstdc++.so.6", "/usr/lib64/libstdc++.so.6")
 _MOST_LIBRARY = 16 << 20
 
 
@@ -73,7 +73,7 @@ def glibc(text: str) -> str | None:
 
 def _glibcxx(place: Place) -> str | None:
     """The newest version of its symbols that the system's libstdc++ has."""
-    path = next((path for path in map(place.path, _LIBSTDCXX) if path.is_file()), None)
+    path = next((path for path in map(place.path, LIBSTDCXX) if path.is_file()), None)
     try:
         data = path.read_bytes() if path and path.stat().st_size < _MOST_LIBRARY else b""
     except OSError:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -57,10 +59,12 @@ def read(part: str, text: str) -> str | None:
 
 def ports(place: Place) -> dict[int, hccn.Port] | Problem | None:
     """The addresses in hccn.conf; None where there is no such file, a Problem where it is wrong."""
-    path = place.path(str(hccn.CONF))
-    if not path.is_file():
-        return None
+    name = str(hccn.CONF)
+    text = place.read(name)
+    if text is None:
+        reason = os.strerror(errno.EACCES)
+        return Problem("io.not_permitted", where=name, reason=reason) if place.exists(name) else None
     try:
-        return hccn.read_conf(path)
+        return hccn.parse_conf(text, name)
     except Problem as problem:
         return problem

@@ -70,13 +70,14 @@ def user(place: Place) -> User:
     uid = re.search(r"^Uid:\s+\d+\s+(\d{1,10})", status, re.MULTILINE)
     gids = re.findall(r"^(?:Gid:\s+\d+|Groups:)(.*)$", status, re.MULTILINE)
     numbers = {number for line in gids for number in line.split() if number.isdigit()}
-    names = {number: name for name, number in _entries(place, "/etc/group")}
+    names = {number: name for name, number in entries(place, "/etc/group")}
     number = uid[1] if uid else ""
-    own = next((name for name, each in _entries(place, "/etc/passwd") if each == number), number)
+    own = next((name for name, each in entries(place, "/etc/passwd") if each == number), number)
     return User(int(number) if uid else None, own, frozenset(numbers | {names.get(n, n) for n in numbers}))
 
 
-def _entries(place: Place, path: str) -> list[tuple[str, str]]:
+def entries(place: Place, path: str) -> list[tuple[str, str]]:
+    """(name, number) of the rows of /etc/passwd or /etc/group."""
     rows = (line.split(":") for line in (place.read(path) or "").splitlines())
     return [(row[0], row[2]) for row in rows if len(row) > 2]
 

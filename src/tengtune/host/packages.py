@@ -81,6 +81,24 @@ def _packages(sites: list[Path]) -> dict[str, Package]:
     return found
 
 
+def written(python: Python) -> dict[str, bytes]:
+    """Files that `read` takes for the same interpreter and packages; a name that ends in "/" is a folder."""
+    if python.version is None:
+        return {}
+    site = f"usr/lib/python{python.version}/site-packages"
+    files = {f"{site}/": b""}
+    numbers = {machine: number for number, machine in _MACHINES.items()}
+    for package in python.packages.values():
+        text = f"Metadata-Version: 2.1\nName: {package.name}\nVersion: {package.version}\n"
+        text += f"Requires-Dist: torch=={package.torch}\n" if package.torch else ""
+        files[f"{site}/{package.name}-{package.version}.dist-info/METADATA"] = text.encode()
+        if package.machine:
+            number = numbers.get(package.machine) or int(package.machine.removeprefix("ELF "))
+            head = b"\x7fELF\x02\x01\x01" + bytes(11) + number.to_bytes(2, "little")
+            files[f"{site}/{package.name}/lib.so"] = head
+    return files
+
+
 def _package(site: Path, name: str) -> Package | None:
     """One package by its .dist-info; a damaged one is as good as none."""
     for info in sorted(site.glob(f"{name.replace('_', '[_-]')}-*.dist-info")):

@@ -14,16 +14,17 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Literal
 
 MOST_BYTES = 4 << 20
 """More than any file or output that is read here has."""
-_LINKS = 40
+_LINKS, _STEPS = 40, 4096
+"""Links, and parts of names, that are followed for one name."""
 _AT_ONCE = 16
 _LOOK_S = 0.2
 """How often a command that goes on is looked at."""
@@ -41,36 +42,52 @@ class Output:
     fault: Fault | None = None
 
 
+def saved_as(command: Sequence[str]) -> str:
+    """The file in bin that holds what a command printed."""
+    return f"{'_'.join(command).replace('/', '_')}.txt"
+
+
 @dataclass(frozen=True)
 class Place:
-    """A host's root. seconds: a command that has not ended by then is taken to hang."""
+    """A host's root. seconds: a command that has not ended by then is taken to hang. links, faults: of a host
+    that was packed, its links by their names, and what was amiss with commands, by their files in bin."""
 
     folder: Path | None = None
     seconds: float = 10.0
+    links: Mapping[str, str] = field(default_factory=dict)
+    faults: Mapping[str, Fault] = field(default_factory=dict)
 
     def path(self, name: str) -> Path:
         """Where a file of the host, "/etc/hccn.conf", lies here; links are followed inside its root."""
-        if self.folder is None:
-            return Path(name)
+        return Path(name) if self.folder is None else self.folder / self.followed(name)[0][1:]
+
+    def followed(self, name: str) -> tuple[str, dict[str, str]]:
+        """A name of the host with its links followed, and these: where each is, and what it leads to."""
+        root = self.folder or Path("/")
         parts = [part for part in reversed(PurePosixPath(name).parts) if part != "/"]
-        here, links = self.folder, 0
-        while parts:
+        here, met = PurePosixPath("/"), dict[str, str]()
+        for _ in range(_STEPS):
+            if not parts:
+                break
             part = parts.pop()
-            if part == "..":
-                here = self.folder if here == self.folder else here.parent
-                continue
-            there = here / part
-            try:
-                target = PurePosixPath(os.readlink(there))
-            except (OSError, ValueError):
+            there = here.parent if part == ".." else here / part
+            target = None if part == ".." else self._target(root, str(there))
+            if target is None or len(met) > _LINKS:
                 here = there
                 continue
-            links += 1
-            if links > _LINKS:
-                return there
-            here = self.folder if target.is_absolute() else here
-            parts += [part for part in reversed(target.parts) if part != "/"]
-        return here
+            met[str(there)] = target
+            here = PurePosixPath("/") if target.startswith("/") else here
+            parts += [part for part in reversed(PurePosixPath(target).parts) if part != "/"]
+        return str(here), met
+
+    def _target(self, root: Path, name: str) -> str | None:
+        """What a link of the host leads to; None for anything else."""
+        if name in self.links:
+            return self.links[name]
+        try:
+            return os.readlink(root / name[1:])
+        except (OSError, ValueError):
+            return None
 
     def read(self, name: str) -> str | None:
         """A file's text; None where it cannot be read."""
@@ -108,9 +125,10 @@ class Place:
     def run(self, command: Sequence[str]) -> Output:
         """What a command prints, errors included: npu-smi writes them to either stream."""
         if self.folder is not None:
-            saved = self.read(f"/bin/{'_'.join(command).replace('/', '_')}.txt")
+            name = saved_as(command)
+            saved = self.read(f"/bin/{name}")
             if saved is not None:
-                return Output(saved)
+                return Output(saved, self.faults.get(name))
         program = self._program(command[0])
         return _run([program, *command[1:]], self.seconds) if program else Output("", "missing")
 

@@ -15,6 +15,7 @@ from tengtune.host.place import Output, Place
 from tengtune.ui.problems import Problem
 
 INFO, MAP, TOPO = ("npu-smi", "info"), ("npu-smi", "info", "-m"), ("npu-smi", "info", "-t", "topo")
+ENVIRONMENT = "/proc/self/environ"
 LIST, BUS = ("npu-smi", "info", "-l"), ("lspci", "-nn")
 
 
@@ -158,5 +159,6 @@ def _environment(place: Place) -> Mapping[str, str]:
     """The variables of this process, or those saved of the host as /proc/self/environ."""
     if place.folder is None:
         return dict(os.environ)
-    text = (place.read("/proc/self/environ") or "").replace("\0", "\n")
-    return versions.read_pairs(text)
+    text = place.read(ENVIRONMENT) or ""
+    pairs = (pair.partition("=") for pair in text.split("\0" if "\0" in text else "\n"))
+    return {name.strip(): value.strip() for name, equals, value in pairs if equals}

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 
 from tengtune.host.place import Place
 
@@ -148,7 +147,7 @@ def is_sourced(place: Place, cann: Cann, environment: Mapping[str, str]) -> bool
     """Whether this shell is set up for that CANN: its home is known and its libraries are on the path."""
     if not any(environment.get(name) for name in _HOMES):
         return False
-    home = os.path.realpath(place.path(cann.home))
+    home, _ = place.followed(cann.home)
     paths = [path for path in environment.get("LD_LIBRARY_PATH", "").split(":") if path]
-    real = [Path(os.path.realpath(place.path(path))) for path in paths]  # latest/ and 8.0.0/ are one install
+    real = [PurePosixPath(place.followed(path)[0]) for path in paths]  # latest/ and 8.0.0/ are one install
     return any(path.name == "lib64" and path.is_relative_to(home) for path in real)
