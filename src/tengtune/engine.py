@@ -32,6 +32,7 @@ from tengtune import __version__, files, json_file, run_folder
 from tengtune.lock import held
 from tengtune.pipeline import STEPS, Step, step
 from tengtune.recipe import CHANGEABLE, Recipe, keys, load
+from tengtune.ui import language
 from tengtune.ui.console import Console
 from tengtune.ui.language import LANGUAGES, current
 from tengtune.ui.lists import first_few
@@ -285,7 +286,7 @@ def _execute(each: Step, recipe: Recipe, console: Console, force: bool, anew: bo
         console.say("engine.skipped", step=each.name, title=title)
         figures: dict[str, Any] = old["figures"]
         return figures
-    console.heading(f"{each.name}: {title}")
+    console.heading(language.say("engine.heading", step=each.name, title=title))
     files.remove(record)  # from here on the step's products are not to be trusted
     before = {need: read_record(recipe.folder / f"{need}.json") or {} for need in each.needs}
     start, clock = time.time(), time.monotonic()

@@ -112,7 +112,7 @@ def test_a_file_without_records_is_named(tmp_path: Path, capsys: Capture) -> Non
     good = write(tmp_path, [{"instruction": "a", "output": "b"}])
     code, out, _ = tengtune(capsys, "--lang", "zh", "data", "check", good, "nil.json")
     assert code == 0
-    assert "nil.json: 文件里一条记录也没有" in out
+    assert "nil.json：文件里一条记录也没有" in out
 
 
 def sums_of(out: str) -> dict[str, Any]:

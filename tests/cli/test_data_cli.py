@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -64,7 +65,8 @@ def test_data_makes_the_rows_and_says_what_it_dropped(
 def test_data_speaks_chinese(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, out, err = tengtune(capsys, "--lang", "zh", "data")
     assert code == 0
-    assert "丢弃：missing 1 条" in err
+    assert "注意：丢弃 1 处：data.json 记录 2（第 1 行）：缺少 output，或其值为 null（代码 missing）" in err
+    assert not re.search("[\u4e00-\u9fff）][:;,(]", err)
     assert "参与训练的 token 数" in out
     code, out, err = tengtune(capsys, "--lang", "zh", "data", "show", "0")
     assert "第 0 个文档，共 2 个（训练集），来自 data.json 记录 0" in out

@@ -230,6 +230,20 @@ def test_with_none_whole_there_is_none(tmp_path: Path) -> None:
     assert resume.find(Shelf(tmp_path / "nowhere"), SAME, console()) is None
 
 
+def test_a_checkpoint_under_another_steps_name_is_refused(tmp_path: Path) -> None:
+    """Taken by its inner step or by its name, another step's work would be counted twice or cleared away."""
+    write(tmp_path, step=5)
+    write(tmp_path, step=7).rename(tmp_path / "step_9")
+    with pytest.raises(Problem) as caught:
+        resume.find(Shelf(tmp_path), SAME, console())
+    assert (caught.value.code, caught.value.where) == ("checkpoint.renamed", str(tmp_path / "step_9"))
+    assert "step_7" in caught.value.texts()["fix"]
+    (tmp_path / "step_9").rename(tmp_path / "step_7")
+    found = resume.find(Shelf(tmp_path), SAME, console())
+    assert found is not None
+    assert found.state.step == 7
+
+
 def test_a_checkpoint_of_another_run_is_refused_with_the_difference(tmp_path: Path) -> None:
     write(tmp_path, same={"train.lr": 0.1, "seed": 1, "gone": 2})
     with pytest.raises(Problem) as caught:

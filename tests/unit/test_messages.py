@@ -43,8 +43,36 @@ def test_every_entry_has_both_languages_alike() -> None:
         assert set(en) == set(zh), code
         assert placeholders(" ".join(en.values())) == placeholders(" ".join(zh.values())), code
         if en != zh:  # alike: a key of the run file, a unit
-            assert re.search(r"[\u4e00-\u9fff]", "".join(zh.values())), code
-            assert not re.search(r"[\u4e00-\u9fff]", "".join(en.values())), code
+            assert re.search(r"[\u4e00-\u9fff\uff00-\uffef]", "".join(zh.values())), code
+            assert not re.search(r"[\u4e00-\u9fff\uff00-\uffef]", "".join(en.values())), code
+
+
+CODED = re.compile(r"`[^`]*`|\{[^{}]*\}")
+BESIDE = r"[\u4e00-\u9fff“”]"
+MIXED = re.compile(rf"{BESIDE}[,;:!?()]|[,;:!?()]{BESIDE}")
+
+
+def test_chinese_texts_have_chinese_punctuation() -> None:
+    """Half-width marks stand where no Chinese is beside them: in code, which is quoted, and between names."""
+    found = {
+        f"{code}.{part}": mark[0]
+        for code, entry in entries()
+        for part, text in parts(entry["zh"]).items()
+        if (mark := MIXED.search(CODED.sub("x", text)))
+    }
+    assert found == {}
+
+
+def test_texts_are_not_joined_by_half_width_punctuation_in_the_source() -> None:
+    """f"{say(...)}: {say(...)}" would put a half-width colon between Chinese words."""
+    joined = re.compile(r"""say\([^{}()]*\)\}\s?[:;(]|[:;,(]\s?\{(?:language\.)?say\(""")
+    found = {
+        f"{path.name}: {line.strip()}"
+        for path in SOURCE.rglob("*.py")
+        for line in path.read_text(encoding="utf-8").splitlines()
+        if joined.search(line)
+    }
+    assert found == set()
 
 
 def test_codes_stand_in_the_file_of_their_area_once() -> None:

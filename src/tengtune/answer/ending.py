@@ -67,7 +67,9 @@ def without_loop(text: str) -> tuple[str, int]:
 def shown(text: str) -> str:
     """A text for a table: stripped, a loop at its end cut with "…" and the number of times it stood there."""
     kept, times = without_loop(text.strip())
-    return f"{kept} … ({language.say('predict.loops', times=times)})" if times else kept
+    if not times:
+        return kept
+    return language.say("predict.looped", text=kept, loops=language.say("predict.loops", times=times))
 
 
 def loop(ids: Sequence[int]) -> tuple[int, int] | None:

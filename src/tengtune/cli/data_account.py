@@ -87,7 +87,7 @@ def _faults(account: Account, counts: Counter[str], title: str) -> list[str]:
         first = account.report.first[code]
         lines += [] if lines else ["", language.say(title)]
         lines.append("  " + language.say("check.kind", name=code, count=count))
-        lines += [f"    {fault.where}: {fault.reason()}" for fault in first]
+        lines += [f"    {fault.told()}" for fault in first]
         if count > len(first):
             lines.append("    " + language.say("check.more", count=count - len(first)))
         if first[0].fix():

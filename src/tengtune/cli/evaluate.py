@@ -69,16 +69,19 @@ def show(figures: dict[str, Any], console: Console) -> None:
         tokens = language.say("evaluate.tokens", count=figures["tokens"])
         for name in ("loss", "perplexity"):
             pair = [figures[f"{name}_before"], figures[f"{name}_after"]]
-            rows.append([f"{language.say(f'evaluate.{name}')} ({tokens})", *map(number, pair)])
+            what = language.say(f"evaluate.{name}")
+            rows.append([language.say("evaluate.of_count", what=what, count=tokens), *map(number, pair)])
     general = figures.get("general")
     for each in ([general] if general else []) + figures["sets"]:
         name = language.say("evaluate.general_name") if each is general else each["name"]
         for measure, shares in each["measures"].items():
             count = language.say("evaluate.questions", count=count_of(each, measure))
-            label = f"{name}: {language.say(f'evaluate.{measure}')} ({count})"
+            what = language.say("evaluate.of_set", set=name, what=language.say(f"evaluate.{measure}"))
+            label = language.say("evaluate.of_count", what=what, count=count)
             rows.append([label, *(f"{share:.1%}" for share in shares)])
         if each["loss"]:
-            rows.append([f"{name}: {language.say('evaluate.answer_loss')}", *map(number, each["loss"])])
+            what = language.say("evaluate.of_set", set=name, what=language.say("evaluate.answer_loss"))
+            rows.append([what, *map(number, each["loss"])])
     console.table(["", language.say("evaluate.before"), language.say("evaluate.after")], rows)
 
 

@@ -48,6 +48,10 @@ class Fault:
         """What is wrong, in the current language. Holds keys, roles and numbers, never the record's text."""
         return language.say(f"data.{self.code}", **self.values)
 
+    def told(self) -> str:
+        """Where and what is wrong, in one line."""
+        return language.say("data.reason_at", where=self.where, reason=self.reason())
+
     def fix(self) -> str:
         """What to do about it, in the current language; "" where nothing needs to be done."""
         code = f"check.fix_{self.code}"

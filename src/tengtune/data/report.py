@@ -94,7 +94,7 @@ class Report:
         first = self.first[code]
         also = [fault.where for fault in first[1:]] + (["..."] if count > len(first) else [])
         more = language.say("data.also", places=", ".join(also)) if also else ""
-        reason = f"{first[0].where}: {first[0].reason()}{more}"
+        reason = f"{first[0].told()}{more}"
         return language.say("data.reason_line", count=count, name=code, reason=reason)
 
 

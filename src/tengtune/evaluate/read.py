@@ -236,5 +236,7 @@ def reason(unfit: Unfit) -> str:
 def _nothing(path: Path, found: int, shots: int, refused: list[tuple[int, Unfit]]) -> Problem:
     if found:
         return Problem("evaluate.only_shots", where=path, found=found, shots=shots)
-    first = f"{refused[0][0]}: {reason(refused[0][1])}" if refused else "-"
+    first = "-"
+    if refused:
+        first = language.say("data.reason_at", where=refused[0][0], reason=reason(refused[0][1]))
     return Problem("evaluate.no_questions", where=path, records=len(refused), reason=first)

@@ -286,7 +286,7 @@ def _choose_weights(recipe: Recipe, backend: Backend, shelf: Shelf, state: State
     except Problem as problem:
         if problem.code != checkpoints.DAMAGED:
             raise
-        reason = f"{problem.where}: {problem.values['reason']}"
+        reason = language.say("data.reason_at", where=problem.where, reason=problem.values["reason"])
         console.warn("train.best_lost", **values, reason=reason)
         return state.step
     backend.load_shards(chosen.shards(), chosen.state.applied)

@@ -22,7 +22,8 @@ def find(shelf: Shelf, mine: Mapping[str, Any], console: Console, trusted: bool 
     """The newest whole checkpoint of this run, None when there is none. Damaged ones are passed over, and it
     is said why.
 
-    mine: what must be the same, name -> JSON value. Raises Problem with the differences when they differ.
+    mine: what must be the same, name -> JSON value. Raises Problem with the differences when they differ,
+    and for a checkpoint under another step's name: passed over, it would be cleared away.
     trusted: without those that were saved in a row of bad steps.
     """
     for step in reversed(shelf.steps()):
@@ -33,6 +34,8 @@ def find(shelf: Shelf, mine: Mapping[str, Any], console: Console, trusted: bool 
                 raise
             console.warn("checkpoint.skipped", where=problem.where, reason=problem.values["reason"])
             continue
+        if found.state.step != step:
+            raise Problem("checkpoint.renamed", where=found.folder, step=found.state.step)
         theirs = found.about.get("same", {})
         if theirs != mine:
             raise Problem(

@@ -44,7 +44,7 @@ class Console:
         if self.mode == "json":
             self.event("warning", code=code, text=language.say(code, **values), **values)
         else:
-            self._line(self.err, f"{language.say('ui.warning')}: {language.say(code, **values)}")
+            self._line(self.err, language.say("ui.warning", text=language.say(code, **values)))
 
     def heading(self, text: str) -> None:
         """A step's title."""

@@ -74,7 +74,8 @@ def screen(problem: Problem, colour: bool) -> str:
         for part in ("why", "fix")
         if part in texts
     ]
-    lines.append(f"  {dim}{labels['code']} {problem.code}, {labels['exit']} {problem.exit_code}{off}")
+    codes = language.say("ui.problem_codes", name=problem.code, exit=problem.exit_code)
+    lines.append(f"  {dim}{codes}{off}")
     return "\n".join(lines)
 
 
