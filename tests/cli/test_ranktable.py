@@ -134,7 +134,22 @@ def test_lists_of_cards(text: str, cards: list[int], doubtful: bool) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "a", "[0,0)", "[3,1]", "3-1", "0,,1", "0-", "(0,8)", "0-9999999", "0 - - 3"]
+    "text",
+    [
+        "",
+        "a",
+        "[0,0)",
+        "[3,1]",
+        "3-1",
+        "0,,1",
+        "0-",
+        "(0,8)",
+        "0-9999999",
+        "0 - - 3",
+        "0 1",
+        "0-3 5",
+        "[0 ,1 0)",
+    ],
 )
 def test_what_is_no_list_of_cards(text: str) -> None:
     with pytest.raises(Problem) as caught:
@@ -176,6 +191,9 @@ def changed(table: Server, index: int, **values: Any) -> Server:
         ([server("a"), server("b", 8)], []),
         ([server("a"), server("a", 8)], ["server_twice"]),
         ([changed(server(), 3, address="10.0.0.1")], ["address_twice"]),
+        ([changed(changed(server(), 3, address="fd00::1"), 4, address="FD00:0:0::1")], ["address_twice"]),
+        ([changed(server(), 3, address="0.0.0.0")], ["unusable"]),
+        ([changed(server(), 3, address="127.0.0.1")], ["unusable"]),
         ([changed(server(), 7, rank=8)], ["ranks", "interleaved"]),
         ([changed(server(), 7, rank=6)], ["ranks"]),
         ([changed(server(), 7, card=6)], ["server_card_twice"]),
@@ -293,6 +311,35 @@ def super_pod() -> dict[str, Any]:
         "super_pod_list": [{"super_pod_id": "0", "server_list": [{"server_id": "s"}]}],
         "status": "completed",
     }
+
+
+def test_numbers_of_a_super_pod(tmp_path: Path) -> None:
+    """0 is a number like any other, as a number, too; each stands once in a pod."""
+    found = super_pod()
+    devices = found["server_list"][0]["device"]
+    devices[0]["super_device_id"] = 0
+    (tmp_path / "t.json").write_text(json.dumps(found))
+    assert ranktable.read(tmp_path / "t.json")[1] == []
+    devices.append({"device_id": "1", "device_ip": "10.0.0.2", "super_device_id": "0", "rank_id": "1"})
+    (tmp_path / "t.json").write_text(json.dumps(found))
+    (fault,) = ranktable.read(tmp_path / "t.json")[1]
+    assert (fault.code, fault.blocking, fault.values) == (
+        "ranktable.super_device_twice",
+        True,
+        {"numbers": "0"},
+    )
+
+
+def test_a_hosts_file_that_never_ends_is_refused(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for path in ("pipe", "/dev/zero"):
+        code, said = tengtune(tmp_path, "make", "0", "--server-ip", "10.0.0.1", "--hccn", path)
+        assert (code, "code io.not_plain" in said) == (2, True)
+
+
+def test_an_address_given_twice(tmp_path: Path) -> None:
+    code, said = tengtune(tmp_path, "make", "0", "--ip", "0=10.0.0.1", "--ip", "0=10.0.0.2")
+    assert (code, "Card 0 stands twice" in said) == (2, True)
 
 
 def test_super_pods_are_read(tmp_path: Path) -> None:

@@ -106,6 +106,8 @@ def _ports(cards: Sequence[int], given: Iterable[str], conf: Path | None) -> dic
         card, _, address = text.partition("=")
         if not NUMBER.fullmatch(card):
             raise Problem("ranktable.bad_pair", where=f"--ip {text}")
+        if int(card) in named:
+            raise Problem("ranktable.card_twice", where=f"--ip {text}", card=int(card))
         named[int(card)] = hccn.Port(hccn.check_address(address, f"--ip {text}"))
     missing = [card for card in cards if card not in named]
     found: dict[int, Port] = {}

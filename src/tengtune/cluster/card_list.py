@@ -20,7 +20,10 @@ def parse(text: str) -> tuple[list[int], bool]:
     That one is half-open like "[0,8)", as mindformers reads it from r1.1 on (r1.0 cannot read it). Commas and
     brackets may be full-width. Problem: anything else, a card twice, an empty range.
     """
-    plain = re.sub(r"\s", "", unicodedata.normalize("NFKC", text)).replace("、", ",")
+    plain = unicodedata.normalize("NFKC", text).replace("、", ",")
+    if gap := re.search(r"\d\s+\d", plain):  # "0 1" is not card 1
+        raise Problem("ranktable.bad_cards", where=text, part=gap[0])
+    plain = re.sub(r"\s", "", plain)
     if match := _RANGE.fullmatch(plain):
         cards = list(_range(int(match[1]), int(match[2]), text))
         return cards, match[3] == "]"

@@ -6,6 +6,7 @@ and 1.2 (super pods) are read and checked. Source of the formats: mindformers r1
 
 from __future__ import annotations
 
+import ipaddress
 import json
 import re
 from collections import Counter
@@ -16,8 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from tengtune import files
-from tengtune.host.hccn import Port, is_address
+from tengtune.host.hccn import Port, is_address, is_usable
 from tengtune.json_file import read_object
+from tengtune.ui.lists import first_few
 from tengtune.ui.problems import Problem
 
 NUMBER = re.compile("[0-9]{1,7}")
@@ -178,10 +180,20 @@ def _super_pods(found: dict[str, Any], table: Table) -> Iterator[Fault]:
         if (times := listed.count(server.name)) != 1:
             yield Fault("ranktable.super_pod", True, {"server": server.name, "times": times})
     for entry in found["server_list"]:
-        lacking = [str(d.get("device_id")) for d in entry["device"] if not d.get("super_device_id")]
+        lacking = [str(d.get("device_id")) for d in entry["device"] if d.get("super_device_id") in (None, "")]
         if lacking:
             values = {"server": entry["server_id"], "cards": ", ".join(lacking)}
             yield Fault("ranktable.super_device", True, values)
+    for pod in _objects(found, "super_pod_list"):
+        inside = {str(server.get("server_id")) for server in _objects(pod, "server_list")}
+        numbers = Counter(
+            str(device["super_device_id"])
+            for entry in found["server_list"]
+            for device in entry["device"]
+            if entry["server_id"] in inside and device.get("super_device_id") not in (None, "")
+        )
+        if twice := [number for number, times in numbers.items() if times > 1]:
+            yield Fault("ranktable.super_device_twice", True, {"numbers": first_few(twice, ", ")})
 
 
 def faults(table: Table) -> Iterator[Fault]:
@@ -190,9 +202,12 @@ def faults(table: Table) -> Iterator[Fault]:
         if times > 1:
             yield Fault("ranktable.server_twice", True, {"server": name, "times": times})
     devices = [device for server in table for device in server.devices]
-    for address, times in Counter(d.address for d in devices if d.address).items():
+    addresses = Counter(str(ipaddress.ip_address(d.address)) for d in devices if d.address)
+    for address, times in addresses.items():
         if times > 1:
             yield Fault("ranktable.address_twice", True, {"address": address, "times": times})
+        if not is_usable(address):
+            yield Fault("ranktable.unusable", len(table) > 1, {"address": address})
     ranks = sorted(device.rank for device in devices)
     if ranks != list(range(len(devices))):
         yield Fault("ranktable.ranks", True, {"count": len(devices), "last": len(devices) - 1})

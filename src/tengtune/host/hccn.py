@@ -15,10 +15,13 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
+from tengtune.files import open_plain
 from tengtune.ui.problems import Problem, os_errors
 
 CONF = Path("/etc/hccn.conf")
 TOOL = Path("/usr/local/Ascend/driver/tools/hccn_tool")
+MOST_BYTES = 4 << 20
+"""More than the configuration of any machine has."""
 SECONDS = 10.0
 """A tool that says nothing for so long is taken to hang."""
 
@@ -44,8 +47,8 @@ class Port:
 
 def read_conf(path: Path = CONF) -> dict[int, Port]:
     """Card -> port, from the file hccn.conf; Problem as parse_conf has it."""
-    with os_errors(path):
-        text = path.read_text("utf-8-sig", "replace")
+    with os_errors(path), open_plain(path) as stream:
+        text = stream.read(MOST_BYTES).decode("utf-8-sig", "replace")
     return parse_conf(text, str(path))
 
 
@@ -100,6 +103,12 @@ def is_address(text: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+def is_usable(text: str) -> bool:
+    """Whether an address is one that another machine can reach: not 0.0.0.0, a loopback or a group's."""
+    address = ipaddress.ip_address(text)
+    return not (address.is_unspecified or address.is_loopback or address.is_multicast)
 
 
 def check_address(text: str, where: object) -> str:
