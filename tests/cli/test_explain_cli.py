@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import bz2
 import gzip
 import json
+import lzma
 import os
 import socket
 import subprocess
@@ -111,6 +113,22 @@ def test_a_folder_of_ranks_names_the_first_that_failed(tmp_path: Path) -> None:
     several = [tmp_path / "rank_0", tmp_path / "rank_2"]
     assert answer(*several)["logs"] == 2
     assert answer(*several, tmp_path / "rank_0")["logs"] == 2
+
+
+@pytest.mark.parametrize(
+    ("kind", "data"),
+    [
+        ("bzip2", bz2.compress(FULL)),
+        ("xz", lzma.compress(FULL)),
+        ("zstd", b"\x28\xb5\x2f\xfd" + bytes(20)),
+        ("7z", b"7z\xbc\xaf\x27\x1c" + bytes(20)),
+        ("zip", b"PK\x03\x04" + bytes(20)),
+    ],
+)
+def test_a_log_packed_otherwise_is_not_said_to_hold_nothing(kind: str, data: bytes, tmp_path: Path) -> None:
+    (tmp_path / "x.log").write_bytes(data)
+    code, out, err = explain(tmp_path / "x.log")
+    assert (code, out, "code explain.packed" in err, kind in err) == (2, "", True, True)
 
 
 @pytest.mark.parametrize(

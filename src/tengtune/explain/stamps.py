@@ -33,15 +33,16 @@ def near(data: bytes, start: int, stop: int) -> datetime | None:
     """The time of the line data[start:stop], or of the nearest line with one, rather before than after."""
     if own := time_of(data[start:stop]):
         return own
-    before = [match for match in _TIME.finditer(data, max(start - NEAR, 0), start) if _time(match)]
+    earlier = reversed(list(_TIME.finditer(data, max(start - NEAR, 0), start)))
+    before = next((match for match in earlier if _time(match)), None)
     after = next((match for match in _TIME.finditer(data, stop, stop + NEAR) if _time(match)), None)
     if not before:
         return _time(after) if after else None
     gaps = (
-        data.count(b"\n", before[-1].end(), start),
+        data.count(b"\n", before.end(), start),
         data.count(b"\n", stop, after.start()) if after else NEAR,
     )
-    return _time(after if after and gaps[1] < gaps[0] else before[-1])
+    return _time(after if after and gaps[1] < gaps[0] else before)
 
 
 def rank_of(line: bytes) -> int | None:

@@ -22,6 +22,14 @@ LOGS = re.compile(r".*(\.(log|txt|out|err)\b.*|\.gz|\.[oe]?\d+)|[^.]+", re.IGNOR
 """Names of logs in a folder: x.log, x.log.1, x.log.gz, x.out, messages, messages.1, job.o123."""
 NO_LOGS = ("merges.txt", "vocab.txt")
 STDIN = "-"
+PACKED = {
+    b"PK\x03\x04": "zip",
+    b"BZh": "bzip2",
+    b"\xfd7zXZ\0": "xz",
+    b"\x28\xb5\x2f\xfd": "zstd",
+    b"7z\xbc\xaf": "7z",
+}
+"""What files begin with that are packed in a way that is not read here."""
 
 
 @dataclass(frozen=True)
@@ -56,10 +64,10 @@ def blocks(source: Source, damaged: Callable[[], object]) -> Iterator[bytes]:
     if source.path is None:
         if sys.stdin is None:
             raise Problem("explain.no_input", where=STDIN)
-        yield from _plain(_raw(sys.stdin.buffer), damaged)
+        yield from _plain(_raw(sys.stdin.buffer), source.name, damaged)
         return
     with source.path.open("rb", buffering=0) as stream:
-        yield from _plain(_raw(stream), damaged)
+        yield from _plain(_raw(stream), source.name, damaged)
 
 
 def _files(root: Path) -> Iterator[Path]:
@@ -89,12 +97,14 @@ def _raw(stream: BinaryIO) -> Iterator[bytes]:
         yield block
 
 
-def _plain(raw: Iterator[bytes], damaged: Callable[[], object]) -> Iterator[bytes]:
+def _plain(raw: Iterator[bytes], name: str, damaged: Callable[[], object]) -> Iterator[bytes]:
     """What is packed, unpacked (once), in UTF-8 where it says that it is UTF-16."""
     first, whole = _begun(raw)
-    if first == b"\x1f\x8b":
+    if kind := next((name for mark, name in PACKED.items() if first.startswith(mark)), None):
+        raise Problem("explain.packed", where=name, kind=kind)
+    if first.startswith(b"\x1f\x8b"):
         first, whole = _begun(_inflated(whole, damaged))
-    if first not in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
+    if not first.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         yield from whole
         return
     decoder = codecs.getincrementaldecoder("utf-16")("replace")
@@ -103,11 +113,11 @@ def _plain(raw: Iterator[bytes], damaged: Callable[[], object]) -> Iterator[byte
 
 
 def _begun(raw: Iterator[bytes]) -> tuple[bytes, Iterator[bytes]]:
-    """The first two bytes, and everything with them."""
+    """The first six bytes, and everything with them."""
     first = next(raw, b"")
-    while len(first) < 2 and (more := next(raw, b"")):
+    while len(first) < 6 and (more := next(raw, b"")):
         first += more
-    return first[:2], itertools.chain([first] if first else [], raw)
+    return first[:6], itertools.chain([first] if first else [], raw)
 
 
 def _inflated(packed: Iterator[bytes], damaged: Callable[[], object]) -> Iterator[bytes]:
