@@ -72,7 +72,7 @@ def test_each_card_alone_then_two_together(host: FakeHost, monkeypatch: Patch) -
     assert found.started == sorted([*alone, f"{module} 0,1 0/2 sum", f"{module} 0,1 1/2 sum"])
     assert found.faults == {}
     assert [each.texts()["what"] for each in found.findings] == [
-        "probe, card 0, 1, 2, 3: PyTorch 2.7.1, Ascend910B3 loads and computes",
+        "probe, card 0, 1, 2, 3: PyTorch 2.7.1 (Ascend910B3) loads",
         *(
             f"probe, card 0, 1, 2, 3, PyTorch: {trial}: right (off by 1.0e-04, 1.0e-02 allowed)"
             for trial in (

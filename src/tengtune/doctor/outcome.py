@@ -73,7 +73,7 @@ def _outcomes(card: int, end: End) -> Iterator[tuple[Outcome, _Of]]:
         if trial == LOAD and end.probe.ranks:
             continue  # it was told of each card alone
         if trial == LOAD:
-            device = f"{answer['version']}, {answer['name']}"
+            device = f"{answer['version']} ({answer['name']})"
             yield Outcome("ok", "doctor.probe_load", trial, device), _Of(card, end.probe, device)
         elif "failed" in answer:
             yield _failed(trial, str(answer["failed"]), str(answer["text"])), _Of(card, end.probe)
@@ -121,5 +121,6 @@ def _cause(text: bytes) -> tuple[str, str]:
 
     found = diagnose(scan([text], known.load(), "probe").hits)
     if found.error:
-        return f"{found.error.means} ({found.evidence[0].text[:200]})", found.error.fix
+        values = {"means": found.error.means, "line": found.evidence[0].text[:200]}
+        return language.say("doctor.probe_reason", **values), found.error.fix
     return (found.evidence[0].text[:300], "") if found.evidence else ("", "")

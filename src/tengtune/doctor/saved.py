@@ -10,11 +10,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
-from tengtune import files, lock
 from tengtune.doctor import choice
 from tengtune.doctor.examine import examine
 from tengtune.doctor.finding import Case, Finding, Level
-from tengtune.host.bundle import RUN, Manifest, opened, pack
 from tengtune.host.place import Place
 from tengtune.host.record import Recorder
 from tengtune.host.survey import survey
@@ -22,7 +20,8 @@ from tengtune.ui import language
 from tengtune.ui.console import Console
 from tengtune.ui.problems import Problem
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # a bundle's modules are loaded where there is one
+    from tengtune.host.bundle import Manifest
     from tengtune.recipe import Recipe
 
 Load = Callable[[int | None], "Recipe"]
@@ -43,6 +42,8 @@ def source(root: Path | None, seconds: float) -> Iterator[Source]:
     if root is None or root.is_dir():
         yield Source(Recorder(root, seconds))
     elif root.exists():
+        from tengtune.host.bundle import opened
+
         with opened(root) as (place, manifest):
             yield Source(Recorder(place.folder, place.seconds, place.links, place.faults), manifest)
     else:
@@ -73,6 +74,7 @@ def _packed_run(place: Place, manifest: Manifest) -> Load:
 
     def load(cards: int | None) -> Recipe:
         from tengtune import recipe as recipes
+        from tengtune.host.bundle import RUN
 
         found = recipes.load(place.path(f"/{RUN}/{run.file}"), run.overrides, cards)
         return found.model_copy(update={"file": here})
@@ -99,7 +101,9 @@ def collect(
     out: Path, source: Source, case: Case, findings: Sequence[Finding], console: Console, force: bool
 ) -> None:
     """Write a bundle to `out`, say what was masked, and whether it reads back the same."""
+    from tengtune import files, lock
     from tengtune.doctor.collect import Collection
+    from tengtune.host.bundle import pack
 
     probes = [each for each in findings if each.code.startswith("doctor.probe_")]
     with lock.held(lock.beside(out), console):
@@ -120,7 +124,10 @@ def collect(
 
 def _differences(bundle: Path, findings: Sequence[Finding]) -> list[str]:
     """The checks that a bundle is judged otherwise in than the host it is of."""
-    with source(bundle, 0) as saved:
-        _, reread = judge(saved, None)
+    try:
+        with source(bundle, 0) as saved:
+            _, reread = judge(saved, None)
+    except Problem as problem:  # the run file's form may have suffered
+        return [problem.code]
     before, after = (Counter((each.level, each.code) for each in some) for some in (findings, reread))
     return sorted({code.removeprefix("doctor.") for _, code in (before - after) + (after - before)})
