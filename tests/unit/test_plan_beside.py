@@ -47,6 +47,14 @@ def test_a_plan_that_was_measured_has_its_measurement_first() -> None:
     assert 0.5 < ours / 2925.7 < 2
 
 
+def test_a_row_is_told_from_the_one_with_trained_embeddings() -> None:
+    """14.0 G and 8.4 G: the same row of 1024 tokens with and without embedding and head trained along."""
+    rows = nearest.nearest(plan("Qwen-1_8B", "a100-80g", "hf-trainer", rank=64))
+    cells = [line.split("  ") for line in nearest.lines(rows)[2:]]
+    methods = [next(cell for cell in row if "lora" in cell).strip() for row in cells]
+    assert methods[:2] == ["lora r 64", "lora r 64 + emb"]
+
+
 def test_npus_are_nearer_to_npus() -> None:
     on_npu = nearest.nearest(plan("Qwen-7B", "8x910b3", row_tokens=2048))
     assert all("910" in row.device for row in on_npu)

@@ -102,9 +102,9 @@ def make(spec: ModelSpec, strategy: Strategy, engine: str, hardware: Hardware, d
 
 
 def choose(spec: ModelSpec, strategy: Strategy, hardware: Hardware, zero: int | None) -> Plan:
-    """Where neither run file nor options say how cards share the work: the first that fits of PyTorch with
-    the whole model on each, MindSpore with 1/N of all, and ZeRO-1 to 3; else the first that is tight; else
-    the one that needs least."""
+    """What is shown where our back ends can run it in no way that fits, and no option says how cards share
+    the work: the first that would fit of PyTorch with the whole model on each, MindSpore with 1/N of all, and
+    ZeRO-1 to 3; else the first that is tight; else the one that needs least."""
     asked = [("torch", 0)] if strategy.cards == 1 else [("torch", 0), ("mindspore", 0), *_ZERO]
     if zero is not None:
         asked = [("torch", zero)]

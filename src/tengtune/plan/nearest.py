@@ -91,6 +91,7 @@ def _is_npu(row: Row) -> bool:
 def _cells(row: Row) -> list[str]:
     now, ours = row.strategy, speed(row) if row.tokens_per_s is not None else None
     method = f"lora r {now.rank}" if now.method == "lora" else "full"
+    method += " + emb" if now.train_embeddings else ""
     device = row.device.split("(")[0].strip().removeprefix(f"{now.cards} * ")
     return [
         row.source,
