@@ -146,6 +146,7 @@ def test_the_least_that_is_enough(model: str, cards: str, method: str, least: in
     assert found.least is not None
     assert found.least.plan.strategy.cards == least
     assert found.least.plan.verdict == "fits"
+    assert (found.least.plan.strategy.rows, found.least.plan.strategy.recompute) == (1, True)
     assert (found.best is not None) == (least <= (hardware.find(cards).count or 1))
 
 
@@ -169,18 +170,20 @@ def test_answering_is_weights_and_cache() -> None:
 # The chart.
 
 
-def test_the_longest_row_is_the_last_that_fits() -> None:
-    asked = plan("Qwen-7B", "910b3", recompute=False)
+@pytest.mark.parametrize("rank", [8, 16, 32, 64, 128, 256])
+def test_the_longest_row_is_the_last_that_fits(rank: int) -> None:
+    asked = plan("Qwen-7B", "910b3", recompute=False, rank=rank)
     found = picture.curve(asked)
     assert found.lengths[0] == 256
     assert found.lengths == sorted(set(found.lengths))
     assert found.usable == asked.hardware.usable_bytes
     assert found.longest is not None
     assert found.longest % 64 == 0
-    fits = [plan("Qwen-7B", "910b3", recompute=False, row_tokens=found.longest + n) for n in (0, 64)]
+    at = [found.longest, found.longest + 64]
+    fits = [plan("Qwen-7B", "910b3", recompute=False, rank=rank, row_tokens=length) for length in at]
     assert [each.card_verdict for each in fits] == ["fits", "tight"]
     for length, need in zip(found.lengths, found.needs, strict=True):
-        again = plan("Qwen-7B", "910b3", recompute=False, row_tokens=length)
+        again = plan("Qwen-7B", "910b3", recompute=False, rank=rank, row_tokens=length)
         assert again.card.total == need
 
 

@@ -181,6 +181,17 @@ def test_the_first_is_the_best(model: str, cards: str, method: str, tokens: int,
         assert again.card.total.expected <= 0.95 * asked.hardware.usable_bytes
         assert again.card.total.high <= asked.hardware.usable_bytes
     speeds = [way.tokens_per_s for way in ways if way.plan.verdict == best.plan.verdict]
+    if best.tokens_per_s is not None:
+        order = [
+            (
+                ("fits", "unknown", "tight").index(way.plan.verdict),
+                -float(f"{way.tokens_per_s:.2g}"),
+                way.plan.strategy.cards,
+                -way.margin,
+            )
+            for way in ways
+        ]
+        assert order == sorted(order)
     known_speeds = [speed for speed in speeds if speed is not None]
     if known_speeds and best.tokens_per_s is not None:
         assert best.tokens_per_s >= 0.9 * max(known_speeds)  # two digits: 10% at most

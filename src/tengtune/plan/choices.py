@@ -7,7 +7,7 @@ from typing import Any
 
 from tengtune.plan import columns
 from tengtune.plan.judge import Plan
-from tengtune.plan.search import Question, Way, sameness
+from tengtune.plan.search import Question, Way
 from tengtune.plan.strategy import Range
 from tengtune.ui import language
 
@@ -104,7 +104,7 @@ def need(plan: Plan) -> str:
 
 
 def _row(number: int, way: Way, asked: Plan | None) -> list[str]:
-    same = asked is not None and sameness(way.plan) == sameness(asked)
+    same = asked is not None and _identity(way.plan) == _identity(asked)
     return [
         f"{number}{'*' if same else ''}",
         way.plan.engine,
@@ -116,6 +116,12 @@ def _row(number: int, way: Way, asked: Plan | None) -> list[str]:
         speed(way),
         language.lookup("plan.verdicts")[way.plan.verdict],
     ]
+
+
+def _identity(plan: Plan) -> object:
+    """What tells one way from another."""
+    now = plan.strategy
+    return plan.engine, now.cards, now.nodes, now.rows, now.zero, recomputes(plan), now.base, now.offload
 
 
 def _speed(plan: Plan) -> dict[str, int] | None:

@@ -69,13 +69,12 @@ def search(question: Question) -> list[Way]:
     """All ways that fit or might, those that fit first, then by expected tokens a second of all cards (to two
     digits, which is more than the estimate is good for), fewer cards, and more memory left; where no speed is
     known by nothing quantized or offloaded, and tenths of the memory left."""
-    found: dict[object, Way] = {}
-    for engine in question.engines:
-        for strategy in _strategies(question, engine):
-            way = _way(question, strategy, engine)
-            if way is not None:
-                found.setdefault(sameness(way.plan), way)
-    return sorted(found.values(), key=_rank)
+    made = (
+        _way(question, strategy, engine)
+        for engine in question.engines
+        for strategy in _strategies(question, engine)
+    )
+    return sorted((way for way in made if way is not None), key=_rank)
 
 
 def _way(question: Question, strategy: Strategy, engine: str) -> Way | None:
@@ -145,14 +144,6 @@ def _micro_batches(share: int) -> list[int]:
 def _doubling(most: int) -> list[int]:
     """1, 2, 4 ... up to most."""
     return [1 << power for power in range(most.bit_length())]
-
-
-def sameness(plan: Plan) -> object:
-    """What tells ways apart: of shards and single cards the ZeRO level does not."""
-    now = plan.strategy
-    zero = None if plan.profile.shards or now.cards == 1 else now.zero
-    recompute = now.recompute or plan.profile.always_recomputes
-    return plan.engine, now.cards, now.nodes, now.rows, zero, recompute, now.base, now.offload
 
 
 def _rank(way: Way) -> tuple[object, ...]:
