@@ -110,10 +110,13 @@ def wrong_conf(host: FakeHost) -> None:
 
 def on_the_bus(host: FakeHost) -> None:
     host.remove("bin/npu-smi_info.txt", "bin/lspci_-nn.txt", f"{ASCEND}/driver/version.info")
-    for number, device in enumerate(("0xd802", "0xd802", "0x1234")):
-        folder = f"sys/bus/pci/devices/0000:c{number}:00.0"
-        host.file(f"{folder}/vendor", "0x19e5\n")
-        host.file(f"{folder}/device", f"{device}\n")
+    devices = [("0x19e5", "0xd802"), ("0x19e5", "0xd802"), ("0x19e5", "0x1234"), ("0x8086", "0x9999")]
+    (host.root / "sys/bus/pci/devices").mkdir(parents=True)
+    for number, (vendor, device) in enumerate(devices):
+        name = f"devices/pci0000:00/0000:c{number}:00.0"
+        host.file(f"sys/{name}/vendor", f"{vendor}\n")
+        host.file(f"sys/{name}/device", f"{device}\n")
+        (host.root / f"sys/bus/pci/devices/0000:c{number}:00.0").symlink_to(f"../../../{name}")
 
 
 def hanging(host: FakeHost) -> None:
@@ -206,6 +209,27 @@ def test_what_is_private_is_masked_alike(host: FakeHost, tmp_path: Path) -> None
     assert conf[3] in log, "the same address, 10.0.0.13, is the same afterwards"
     assert "Masked: " in notes
     assert "look through it" in notes
+
+
+def test_other_makers_devices_are_left_out(host: FakeHost, tmp_path: Path) -> None:
+    on_the_bus(host)
+    doctor(tmp_path, "--from", str(host.root), "--collect", "host.tar.gz")
+    files = contents(tmp_path / "host.tar.gz")
+    assert "sys/devices/pci0000:00/0000:c2:00.0/device" in files
+    assert b"c3:00.0" not in b"".join([*files.values(), *map(str.encode, files)])
+
+
+def test_a_bundle_of_a_bundle(host: FakeHost, tmp_path: Path) -> None:
+    """What hangs and what is linked is handed on."""
+    hanging(host)
+    before = doctor(tmp_path, "--from", str(host.root), "--timeout", "0.4", "--collect", "1.tar.gz", "--json")
+    for number in (1, 2):
+        arguments = ["--from", f"{number}.tar.gz", "--collect", f"{number + 1}.tar.gz", "--json"]
+        code, out, notes = doctor(tmp_path, *arguments)
+        assert code == before[0]
+        assert "differs" not in out + notes
+        found, wanted = (json.loads(text.splitlines()[-1])["findings"] for text in (out, before[1]))
+        assert [each["check"] for each in found] == [each["check"] for each in wanted]
 
 
 def test_an_existing_file_stays(host: FakeHost, tmp_path: Path) -> None:

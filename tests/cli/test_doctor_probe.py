@@ -108,6 +108,16 @@ def test_the_shells_choice_of_cards_holds(host: FakeHost, monkeypatch: Patch) ->
     assert found.one("probe_one").level == "ok"
 
 
+def test_cards_that_npu_smi_does_not_show(host: FakeHost, monkeypatch: Patch) -> None:
+    """Their nodes tell of them; without those one is tried, which says why there is none."""
+    host.says("npu-smi info", "dcmi model initialized failed, because the device is used. ret is -8020\n")
+    host.nodes(count=2)
+    assert {line.split()[2] for line in Probed(host, monkeypatch).started} == {"0", "1", "0,1"}
+    host.nodes(count=0)
+    (host.root.parent / "started").unlink()
+    assert {line.split()[2] for line in Probed(host, monkeypatch).started} == {"0"}
+
+
 def test_a_wrong_product_on_one_card(host: FakeHost, monkeypatch: Patch) -> None:
     host.says("npu-smi info", table(count=2))
     found = Probed(

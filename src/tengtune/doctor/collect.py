@@ -14,7 +14,7 @@ from importlib import metadata
 from pathlib import Path
 
 from tengtune.doctor.finding import Case, Finding
-from tengtune.host import machine, nodes, packages
+from tengtune.host import chips, machine, nodes, packages
 from tengtune.host.bundle import OWN, RUN, Asked, Manifest
 from tengtune.host.mask import COMMON, Mask, is_secret
 from tengtune.host.place import Fault, Place, saved_as
@@ -45,9 +45,11 @@ class Collection:
     def __init__(self, case: Case, place: Recorder, probes: Sequence[Finding]) -> None:
         self._case, self._place = case, place
         self.left_out = sum(not _KEPT.fullmatch(name) for name in case.host.environment)
+        _forget_other_devices(place)
         texts = self._host() | self._outputs() | self._run() | dict(self._plogs())
         self.mask = self._mask()
-        for text in texts.values():
+        links = place.kept.links
+        for text in (*texts.values(), *(f"/{name}" for name in texts), *place.kept.folders, *links.values()):
             self.mask.learn(text)
         hide = self.mask.text
         whole = packages.written(case.host.python)
@@ -59,7 +61,7 @@ class Collection:
         self.folders = (folders | {name for name in whole if name.endswith("/")}) - self.files.keys()
         self.manifest = Manifest(
             place.seconds,
-            {hide(name): hide(target) for name, target in place.kept.links.items()},
+            {hide(name): hide(target) for name, target in links.items()},
             dict(self._faults()),
             self._asked(),
             [(each.level, each.code, {k: hide(str(v)) for k, v in each.values.items()}) for each in probes],
@@ -150,6 +152,23 @@ class Collection:
             if is_secret(name) and not value.startswith("/") and value not in COMMON
         ]
         return Mask(people, map(str.strip, hosts), hidden)
+
+
+def _forget_other_devices(place: Recorder) -> None:
+    """Leave out what is on the PCI bus and of another maker: big machines have thousands, and nothing is read
+    of them."""
+    kept, vendor = place.kept, "/vendor"
+    foreign = {
+        name.removesuffix(vendor)
+        for name, text in kept.files.items()
+        if name.startswith("/sys/") and name.endswith(vendor) and text.strip() != chips.VENDOR
+    }
+    there = {name for name in (*kept.folders, *kept.links) if place.followed(name)[0] in foreign}
+    kept.folders -= there
+    for name in there & kept.links.keys():
+        del kept.links[name]
+    for name in foreign:
+        del kept.files[name + vendor]
 
 
 def _name(command: Sequence[str]) -> str:

@@ -77,7 +77,7 @@ def _spots(case: Case, backend: str) -> list[Spot]:
                 for number, each in generations.items()
             ]
         numbers = visible(case) or [node.card for node in host.nodes if node.card is not None]
-        return [Spot("npu", number, str(number)) for number in numbers]
+        return [Spot("npu", number, str(number)) for number in numbers or [0]]
     nvidia = [name.removeprefix("nvidia") for name in Local().names("/dev") if name.startswith("nvidia")]
     if backend == "torch" and "+cpu" not in packages["torch"].version:
         return [Spot("cuda", int(number), number) for number in nvidia if number.isdecimal()] or [Spot()]

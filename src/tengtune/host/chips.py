@@ -71,6 +71,8 @@ def generation(name: str, layout: str | None = None, ddr_mb: int | None = None) 
     return None
 
 
+VENDOR = "0x19e5"
+"""The maker's number on the PCI bus, as /sys has it."""
 _LSPCI = re.compile(r"^\s*([0-9a-fA-F:.]+)\s.*(?:19e5:|Huawei.*\bDevice )([0-9a-fA-F]{4})\b", re.MULTILINE)
 
 
@@ -85,6 +87,6 @@ def on_the_bus(place: Place, lspci: Output) -> list[tuple[str, Generation]]:
 def _sysfs(place: Place) -> Iterable[tuple[str, str]]:
     folder = "/sys/bus/pci/devices"
     for address in place.names(folder):
-        if (place.read(f"{folder}/{address}/vendor") or "").strip() == "0x19e5":
+        if (place.read(f"{folder}/{address}/vendor") or "").strip() == VENDOR:
             device = (place.read(f"{folder}/{address}/device") or "").strip()
             yield address, device.removeprefix("0x").lower()

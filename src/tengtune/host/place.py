@@ -23,7 +23,7 @@ from typing import Literal
 
 MOST_BYTES = 4 << 20
 """More than any file or output that is read here has."""
-_LINKS, _STEPS = 40, 4096
+_LINKS, _STEPS = 40, 512
 """Links, and parts of names, that are followed for one name."""
 _AT_ONCE = 16
 _LOOK_S = 0.2
