@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -180,6 +181,22 @@ def test_without_bfloat16_or_the_fused_operator_a_training_goes_on(
     found = Probed(host, monkeypatch, fail)
     assert found.faults == {"doctor.probe_no_fused": "warn", "doctor.probe_no_bf16": "warn"}
     assert "model.dtype=float16" in found.one("probe_no_bf16").texts()["fix"]
+
+
+def test_who_is_asked_to_end_takes_the_probes_along(tmp_path: Path, monkeypatch: Patch) -> None:
+    torch, pid = tmp_path / "site" / "torch" / "__init__.py", tmp_path / "pid"
+    torch.parent.mkdir(parents=True)
+    text = f"import os, time; open({str(pid)!r}, 'w').write(f'{{os.getpid()}}\\n'); time.sleep(600)\n"
+    torch.write_text(text, "utf-8")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "site"), prepend=":")
+    doctor = subprocess.Popen([sys.executable, "-m", "tengtune", "doctor", "--probe", "-q"], cwd=tmp_path)
+    while not pid.exists() or not pid.read_text("utf-8").endswith("\n"):
+        assert doctor.poll() is None
+        time.sleep(0.02)
+    doctor.terminate()
+    assert doctor.wait(60) == 128 + 15
+    cmdline = Path("/proc", pid.read_text("utf-8").strip(), "cmdline")
+    assert not cmdline.exists() or not cmdline.read_bytes()
 
 
 def real(folder: Path, backend: str, *arguments: str) -> tuple[int, dict[str, dict[str, str]]]:

@@ -5,17 +5,19 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from tengtune.cluster.place import PROGRESS, Place
 from tengtune.host.place import kill
+from tengtune.ui.problems import Stopped
 
 LOAD = "load"
 """What a probe does first: its framework is loaded, and the device chosen."""
@@ -73,7 +75,7 @@ def run(probes: Sequence[Probe], folder: Path, seconds: float, together: bool = 
     environment = {name: value for name, value in os.environ.items() if name not in _RANKS}
     places = [folder / f"{number}" for number in range(len(probes))]
     processes: list[subprocess.Popen[bytes]] = []
-    with ExitStack() as stack:
+    with _signals_unwind(), ExitStack() as stack:
         for probe, place in zip(probes, places, strict=True):
             log = stack.enter_context(place.with_suffix(".log").open("wb"))
             process = subprocess.Popen(
@@ -88,6 +90,21 @@ def run(probes: Sequence[Probe], folder: Path, seconds: float, together: bool = 
             processes.append(process)
         codes = _wait(processes, places, seconds, together)
     return [_end(*each) for each in zip(probes, codes, places, strict=True)]
+
+
+@contextmanager
+def _signals_unwind() -> Iterator[None]:
+    """Let what asks this process to end take the probes along: a card that hangs is not left to one."""
+
+    def leave(number: int, _: object) -> None:
+        raise Stopped("doctor.probe_stopped", exit_code=128 + number)
+
+    before = {number: signal.signal(number, leave) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _wait(
