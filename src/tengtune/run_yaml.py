@@ -14,6 +14,7 @@ from typing import Any
 
 import yaml
 
+from tengtune.files import open_plain
 from tengtune.ui.language import say
 from tengtune.ui.problems import Problem, os_errors
 
@@ -57,8 +58,8 @@ def read_yaml(path: Path) -> tuple[dict[str, Any], Lines]:
 
 
 def _read(path: Path) -> tuple[dict[str, Any], Lines]:
-    with os_errors(path):
-        raw = path.read_bytes()
+    with os_errors(path), open_plain(path) as stream:
+        raw = stream.read(MAX_BYTES + 1)
     if len(raw) > MAX_BYTES:
         raise Problem("recipe.too_large", where=path)
     try:

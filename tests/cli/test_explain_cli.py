@@ -204,6 +204,7 @@ def test_an_own_error_is_found_through_its_file(tmp_path: Path) -> None:
     code, _, err = explain("-", "--facts", own, stdin=log)
     assert code == 2
     assert "explain.bad_facts" in err
+    assert "code io.not_plain" in explain("-", "--facts", "/dev/zero", stdin=log)[2]
 
 
 @pytest.mark.parametrize(

@@ -75,6 +75,13 @@ TEXTS = {
     "NPU function error: x, error code is 507056": "acl_507056",
     "call aclnnAdd failed, error code is 161002": "acl_161002",
     "call aclnnAdd failed, error code is 561112": "acl_561003",
+    "ImportError: /x/torch_npu/_C.so: undefined symbol: THPVariableClass": "torch_abi",
+    "NotImplementedError: Could not run 'aten::_scaled_mm' with arguments from the 'PrivateUse1' backend.": (
+        "no_npu_kernel"
+    ),
+    "HTTPSConnectionPool(host='huggingface.co', port=443): Max retries exceeded with url: /x": "hub_offline",
+    "error code 507048\nEI0002: [PID: 1] The wait execution of the Notify register times out": "ei0002",
+    "aclInit(nullptr), error code is 100039": "acl_100039",
     "error code is 107003": "acl_107003",
     "error code is 207004": "acl_207004",
     "error code is 207006": "acl_207006",

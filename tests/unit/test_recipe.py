@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -145,6 +146,15 @@ def test_faults_name_line_and_remedy(tmp_path: Path, text: str, code: str, line:
 )
 def test_files_that_are_no_run_file(tmp_path: Path, text: str | bytes, code: str) -> None:
     assert problem(tmp_path, text).code == code
+
+
+def test_a_run_file_that_never_ends_is_refused(tmp_path: Path) -> None:
+    """A pipe nobody writes to, and a device."""
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "pipe", Path("/dev/zero")):
+        with pytest.raises(Problem) as caught:
+            read_yaml(path)
+        assert caught.value.code == "io.not_plain"
 
 
 def test_whole_numbers_may_have_exponents(tmp_path: Path) -> None:

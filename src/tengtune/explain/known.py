@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from tengtune.explain.sieve import SHORTEST
+from tengtune.files import open_plain
 from tengtune.ui import language
 from tengtune.ui.problems import Problem, os_errors
 
@@ -22,6 +23,8 @@ _NUMBER = r"(?i)(?:err\w*[ _]?code|ret(?:urn)?[ _]?(?:code|value)|\bret|result)\
 """What stands before a code that is a number: "error code is ", "ErrCode=", "runtime result = "."""
 _REPORT = rb"\b(?:health|fault|alarm|event)\b.{0,80}"
 _LEADS = " =[:('\""
+MOST_BYTES = 16 << 20
+"""More than any file of errors has."""
 
 
 @dataclass(frozen=True)
@@ -54,8 +57,8 @@ def load(own: Iterable[Path] = ()) -> dict[str, Error]:
     a file that is not in our form."""
     found = dict(_ours())
     for path in own:
-        with os_errors(path):
-            text = path.read_bytes()
+        with os_errors(path), open_plain(path) as stream:
+            text = stream.read(MOST_BYTES)
         found |= _read(text, path)
     return found
 
