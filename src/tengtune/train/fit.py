@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -192,7 +193,7 @@ class Fit:
         if place is None:
             return None
         folder = self.recipe.model_folder
-        values = {"step": step, "place": place, "folder": folder}
+        values = {"step": step, "place": place, "folder": shlex.quote(str(folder))}
         return Problem("train.model_not_finite", where=folder, exit_code=FAILED_RUN, **values)
 
     def _refuse_nothing(self) -> None:

@@ -3,6 +3,7 @@ place and the strategy beside it tell."""
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -69,7 +70,8 @@ def refuse_part(where: Path, file: Path, names: Iterable[str]) -> None:
     """Problem for a file that certainly holds a part only."""
     part = rank_part(file, names)
     if part is not None and part.certain:
-        raise Problem("shard.rank_part", where=where, rank=part.rank, ranks=part.ranks, folder=part.folder)
+        folder = shlex.quote(str(part.folder))
+        raise Problem("shard.rank_part", where=where, rank=part.rank, ranks=part.ranks, folder=folder)
 
 
 def _read(beside: Path | None) -> Strategy | None:
