@@ -86,6 +86,52 @@ def test_chat_answers_as_on_pytorch(place: Path) -> None:
     assert ours == tengtune(place, *drawn, "-s", "backend=torch", typed=typed)
 
 
+INTERRUPTED = """
+import os, signal, sys
+from tengtune.cli.main import main
+from tengtune.backends.mindspore.generate import Texts
+
+calls, take = [], Texts.take
+def taken(self, ids):
+    "A Ctrl-C before the third pass: by then MindSpore has its own handler in place."
+    calls.append(ids)
+    if len(calls) == 3:
+        os.kill(os.getpid(), signal.SIGINT)
+    return take(self, ids)
+
+Texts.take = taken
+main(sys.argv[1:])
+"""
+
+
+def interrupted(place: Path, *arguments: str, typed: str = "") -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "TENGTUNE_LANG": "en"}
+    return subprocess.run(
+        [sys.executable, "-c", INTERRUPTED, *arguments],
+        cwd=place, env=environment, input=typed, capture_output=True, text=True, timeout=170, check=False,
+    )  # fmt: skip
+
+
+def test_a_ctrl_c_ends_an_answer_and_not_without_a_word(place: Path) -> None:
+    """MindSpore's own handler makes SIGTERM of it, of which a process dies."""
+    done = interrupted(place, "predict", "run.yaml", "--prompt", "question 3?")
+    assert done.returncode == 130
+    assert done.stderr.endswith("warning: Stopped by Ctrl-C.\n")
+    (place / "q.jsonl").write_text('{"prompt": "question 3?"}\n')
+    done = interrupted(place, "predict", "run.yaml", "--file", "q.jsonl", "--out", "answers.jsonl")
+    assert done.returncode == 130
+    assert "stopped after 0 of 1 record" in done.stderr
+    assert not (place / "rank_0").exists()  # what MindSpore leaves of a graph that was cut short
+
+
+def test_a_chat_goes_on_after_a_ctrl_c(place: Path) -> None:
+    asked = ("chat", "run.yaml", "--temperature", "0")
+    done = interrupted(place, *asked, typed="question 3?\n/clear\nquestion 3?\n/quit\n")
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("(stopped)") == 1
+    assert tengtune(place, *asked, typed="question 3?\n/quit\n") in done.stdout  # the second answer is whole
+
+
 def test_evaluate_marks_as_on_pytorch(place: Path) -> None:
     file = place / "runs" / "run" / "evaluation.jsonl"
     ours = [json.loads(line) for line in file.read_text("utf-8").splitlines()]

@@ -163,8 +163,8 @@ def verify(folder: Path, quiet: bool, as_json: bool) -> None:
     part = rank_part(found.files[0], found.tensors)
     if part is not None:
         code = "shard.is_part" if part.certain else "shard.may_be_part"
-        folder = shlex.quote(str(part.folder))
-        console.warn(code, rank=part.rank, ranks=part.ranks, folder=folder)
+        holder = shlex.quote(str(part.folder))
+        console.warn(code, rank=part.rank, ranks=part.ranks, folder=holder)
     _values(found, console)
     sound = "download.headers_right" if part is None else "download.part_right"
     told = language.say(sound, tensors=len(found.tensors))

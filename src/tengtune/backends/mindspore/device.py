@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,6 +13,7 @@ import mindspore
 import numpy as np
 from mindspore import Tensor, ops
 
+from tengtune.backends.loading import Held, uninterrupted
 from tengtune.cluster import place
 from tengtune.recipe import Dtype
 from tengtune.ui.problems import FAILED_RUN, Problem
@@ -75,13 +77,40 @@ def memory_faults(device: str) -> Iterator[None]:
         raise Problem("device.out_of_memory", exit_code=FAILED_RUN, device=device) from error
 
 
+_held: list[Held] = []
+"""Of the blocks below that run: what tells whether a Ctrl-C came."""
+
+
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """A Ctrl-C inside the block is a KeyboardInterrupt as elsewhere, but between two graphs: MindSpore writes
+    pages about one that comes while it compiles.
+
+    Its own handler, which each graph puts in Python's place, makes SIGTERM of it, which would end the process
+    without a word; so a SIGTERM is taken for one here.
+    """
+    with uninterrupted(signal.SIGTERM) as held:
+        _held.append(held)
+        try:
+            yield
+        finally:
+            _held.remove(held)
+
+
 def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     """`function` of Tensors as a graph, compiled once for each set of argument shapes.
 
     Weights must be given as Tensors: a Parameter as an argument is compiled anew for each Parameter.
     """
     graph: Callable[..., Any] = mindspore.jit(function, fullgraph=True)
-    return graph
+
+    def call(*arguments: Any) -> Any:
+        result = graph(*arguments)
+        if _held and _held[-1].came:
+            raise KeyboardInterrupt
+        return result
+
+    return call
 
 
 def scalar(value: float) -> Tensor:

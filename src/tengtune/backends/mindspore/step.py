@@ -206,7 +206,7 @@ class MindSporeBackend:
 
     def eval_step(self, batch: Batch) -> SupportsFloat:
         """See `Backend.eval_step`."""
-        with device.memory_faults(self.device):
+        with device.memory_faults(self.device), device.interruptible():
             labels, loss_sum = loss.chunks(batch, self.spec.vocab), scalar(0.0)
             _, hidden, context = self._start(batch)
             for number in range(self.spec.layers):
@@ -273,13 +273,13 @@ class MindSporeBackend:
         sampling: Sampling = Sampling(),  # noqa: B008
     ) -> Iterator[int]:
         """See `Backend.generate`."""
-        with device.memory_faults(self.device):
+        with device.memory_faults(self.device), device.interruptible():
             texts = Texts(self._answering, self._whole, rows=1)
             yield from answers.generate(texts, prompt, max_new_tokens, stop_ids, sampling)
 
     def generate_many(self, asked: Iterable[Asked], stop_ids: Iterable[int]) -> Iterator[int]:
         """See `Backend.generate_many`."""
-        with device.memory_faults(self.device):
+        with device.memory_faults(self.device), device.interruptible():
             texts = Texts(self._answering, self._whole)
             yield from answers.generate_many(texts, asked, stop_ids)
 
