@@ -86,7 +86,7 @@ def _probes(manifest: Manifest) -> list[Finding]:
     """The findings of --probe on that host; Problem where they are none of ours."""
     findings = []
     for level, code, values in manifest.probes:
-        known = level in get_args(Level) and code.startswith("doctor.probe_")
+        known = level in get_args(Level) and _is_probe(code)
         finding = Finding(level, code, dict(values))  # type: ignore[arg-type]
         try:
             if not known or "what" not in finding.texts():
@@ -97,6 +97,11 @@ def _probes(manifest: Manifest) -> list[Finding]:
     return findings
 
 
+def _is_probe(code: str) -> bool:
+    """Whether it is the code of a finding of --probe."""
+    return code in language.area_messages("doctor") and code.partition(".")[2].startswith("probe_")
+
+
 def collect(
     out: Path, source: Source, case: Case, findings: Sequence[Finding], console: Console, force: bool
 ) -> None:
@@ -105,7 +110,7 @@ def collect(
     from tengtune.doctor.collect import Collection
     from tengtune.host.bundle import pack
 
-    probes = [each for each in findings if each.code.startswith("doctor.probe_")]
+    probes = [each for each in findings if _is_probe(each.code)]
     with lock.held(lock.beside(out), console):
         if os.path.lexists(out) and not force:
             raise Problem("check.out_exists", where=out)
