@@ -228,7 +228,8 @@ def test_a_card_named_by_a_number_is_a_card() -> None:
     + [(name, None) for name in ("Ascend910B", "Ascend 910B", "910B5", "910B2-1", "Ascend910", "910C", "x")],
 )
 def test_a_name_stands_for_a_generation_or_for_none(name: str, generation: str | None) -> None:
-    (chip,) = npu_smi.read("\n".join(ROWS.replace("910B1       ", f"{name:<12}").splitlines()[:5])).chips
+    rows = ROWS.replace("910B1       ", f"{name:<12}").replace("65536", "32768")
+    (chip,) = npu_smi.read("\n".join(rows.splitlines()[:5])).chips
     found = npu_smi.Table(layout="Chip").generation(chip)
     assert (chip.name, found and found.name) == (name, generation)
 
@@ -261,3 +262,15 @@ def test_codes_of_both_dies_are_read() -> None:
         "Health Status : OK\nError Code : NA\n\nHealth Status : Warning\nError Code : 80E01801 0x80CB8002\n"
     )
     assert npu_smi_queries.read_health(text) == ("OK", ["0x80E01801", "0x80CB8002"])
+
+
+def test_a_first_910_with_the_memory_of_another_is_none() -> None:
+    """A masked or edited table: 64 GB were never built on the generation whose name it bears."""
+    table = npu_smi.read(ROWS.replace("910B1", "910B ").replace("65536", "32768"))
+    assert [each and each.name for each in map(table.generation, table.chips)] == ["910", "910"]
+    table = npu_smi.read(ROWS.replace("910B1", "910B "))
+    assert [table.generation(chip) for chip in table.chips] == [None, None]
+
+
+def test_an_output_without_end_is_no_host_of_as_many_cards() -> None:
+    assert len(npu_smi.read("| 0     910B3  | OK  | 1  2  0 / 0 |\n" * 50_000).chips) == npu_smi.MOST

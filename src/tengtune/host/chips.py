@@ -20,6 +20,7 @@ class Generation:
     bf16: bool | None = None
     trainable: bool | None = None
     busy_mb: int | None = None
+    most_mb: int | None = None
     pci: str | None = None
     kernels: str | None = None
     package: str | None = None

@@ -13,6 +13,8 @@ from typing import Literal
 from tengtune.host import chips
 from tengtune.host.chips import Generation
 
+MOST = 1024
+"""No machine has so many chips: what goes on is an output without end."""
 BIG_MB = 1000
 """A process of this size works on a card; smaller ones only look at it."""
 
@@ -79,8 +81,10 @@ class Table:
     idle: list[int] = field(default_factory=list)
 
     def generation(self, chip: Chip) -> Generation | None:
-        """The chip's generation; None for one nobody listed."""
-        return chips.generation(chip.name, self.layout, chip.memory_total_mb)
+        """The chip's generation; None for one nobody listed, or with more memory than its name's ever had."""
+        found = chips.generation(chip.name, self.layout, chip.memory_total_mb)
+        more = found and found.most_mb and chip.hbm_total_mb and chip.hbm_total_mb > found.most_mb
+        return None if more else found
 
     def on(self, chip: Chip) -> list[Process]:
         """The processes on a chip."""
@@ -170,6 +174,8 @@ class _Reader:
         """Whether it is the first row of a chip, which is then taken."""
         names = " ".join(cells[:2]).split() if self.table.layout == "NPU ID | Name" else cells[0].split()
         if len(names) < 2 or not _number(names[0]) or _OPEN in " ".join(names):
+            return False
+        if len(self.table.chips) >= MOST:
             return False
         if names[1] == "NA" or any(map(_BUS.fullmatch, cells)):  # a second row whose first is lost
             return False

@@ -131,9 +131,9 @@ def _query(kind: str, chip: Chip) -> tuple[str, ...]:
 
 
 def _card(chip: Chip, table: Table, said: Mapping[tuple[str, ...], Output]) -> Card:
-    def text(kind: str) -> str:
-        output = said.get(_query(kind, chip))
-        return output.text if output else ""
+    def text(kind: str, of: Chip = chip) -> str:
+        output = said.get(_query(kind, of))
+        return output.text if output and output.fault != "hangs" else ""  # what has no end has no sense
 
     generation = table.generation(chip)
     if generation is None and npu_smi_queries.read_usages(text("usages")).first_generation:
@@ -142,7 +142,7 @@ def _card(chip: Chip, table: Table, said: Mapping[tuple[str, ...], Output]) -> C
     board = npu_smi_queries.read_board(text("board"))
     tflops = next(
         (
-            npu_smi_queries.read_common(said[_query("common", each)].text).fp16_tflops
+            npu_smi_queries.read_common(text("common", each)).fp16_tflops
             for each in table.chips
             if each.name == chip.name
         ),
