@@ -82,6 +82,13 @@ TEXTS = {
     "HTTPSConnectionPool(host='huggingface.co', port=443): Max retries exceeded with url: /x": "hub_offline",
     "error code 507048\nEI0002: [PID: 1] The wait execution of the Notify register times out": "ei0002",
     "aclInit(nullptr), error code is 100039": "acl_100039",
+    "rtStreamSynchronize execute failed, reason=[vector core exception]": "kernel_crash",
+    "EZ9999: The error from device(chipId:0), serial number is 1, there is an exception of fftsplus aivector "
+    "error, core id is 3": "kernel_crash",
+    "Kernel task happen error, [aicore exception].\nruntime result = 507015": "acl_507015",
+    "The node: 3 is timed out. It may exit with exception, please check this node's log.": "ms_node_gone",
+    "RuntimeError: Expected all tensors to be on the same device, but found npu:0 and cpu!": "two_devices",
+    "docker: Error response from daemon: unknown or invalid runtime name: ascend.": "docker_runtime",
     "error code is 107003": "acl_107003",
     "error code is 207004": "acl_207004",
     "error code is 207006": "acl_207006",
