@@ -83,6 +83,9 @@ class Fake:
     def first_overflow(self, batch: Batch) -> str | None:
         return self.place
 
+    def peak_bytes(self) -> None:
+        return None
+
     def named_shards(self) -> Iterator[Shard]:
         yield Shard("weight", "param", self.weight.copy())
 

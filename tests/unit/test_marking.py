@@ -68,6 +68,9 @@ class Known:
     ) -> StepHandles:
         raise AssertionError
 
+    def peak_bytes(self) -> None:
+        return None
+
     def named_shards(self) -> Iterator[Shard]:
         raise AssertionError
 

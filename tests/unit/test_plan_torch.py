@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import accumulate
+
 import numpy as np
 import pytest
 import torch
@@ -10,11 +12,12 @@ from tests.torch_lab import make_backend, make_recipe
 
 from tengtune.models.spec import ModelSpec, from_config
 from tengtune.plan import memory
-from tengtune.plan.profiles import TORCH
-from tengtune.plan.strategy import Strategy
+from tengtune.plan.profiles import TORCH, TORCH_CPU
+from tengtune.plan.strategy import NOTHING, Strategy
 from tengtune.train.batch import Batch
 
 TOKENS = 64
+ROW = 512
 
 
 def batch() -> Batch:
@@ -53,3 +56,40 @@ def test_a_layer_keeps_what_the_plan_says(method: str, heads: tuple[int, int]) -
     one_layer = kept_bytes(three, method) - kept_bytes(two, method)
     strategy = Strategy(row_tokens=TOKENS, width_bytes=4)
     assert one_layer == pytest.approx(memory.layer_bytes(two, strategy, TORCH), rel=0.05)
+
+
+def peak_bytes(spec: ModelSpec, method: str, recompute: str, micro_batches: int) -> int:
+    """The most that PyTorch's allocator holds in a step beside what it held before, by its own profiler."""
+    backend = make_backend(spec, tiny_weights(spec), make_recipe(method, recompute=recompute))
+    ids = np.arange(ROW, dtype=np.int32)[None] % 300
+    index, labels = np.arange(ROW - 1, dtype=np.int32)[None], ids[:, 1:].copy()
+    batches = [Batch(ids, np.arange(ROW, dtype=np.int32)[None], np.ones_like(ids), index, labels)]
+    kinds = [torch.profiler.ProfilerActivity.CPU]
+    with torch.profiler.profile(activities=kinds, profile_memory=True) as profiler:
+        backend.train_step(batches * micro_batches, labels.size * micro_batches, 1e-4, 1.0)
+    events = [each for each in profiler.profiler.kineto_results.events() if each.name() == "[memory]"]
+    return max(accumulate(each.nbytes() for each in sorted(events, key=lambda each: each.start_ns())))
+
+
+@pytest.mark.parametrize("tie", [False, True], ids=["untied", "tied"])
+@pytest.mark.parametrize(
+    ("method", "recompute", "micro_batches"),
+    [("lora", "none", 1), ("lora", "full", 2), ("full", "none", 1), ("full", "full", 2)],
+)
+def test_a_step_takes_what_the_plan_says(method: str, recompute: str, micro_batches: int, tie: bool) -> None:
+    """Gradients, activations, the chunk of logits, a head's gradient: to 5% of PyTorch's own count."""
+    shape = {"hidden_size": 256, "intermediate_size": 768, "num_hidden_layers": 3, "vocab_size": 4096}
+    spec = from_config(tiny_config(tie_word_embeddings=tie, **shape))
+    strategy = Strategy(
+        method="full" if method == "full" else "lora",
+        row_tokens=ROW,
+        recompute=recompute == "full",
+        width_bytes=4,
+        accumulate=micro_batches,
+        mapped=True,
+    )
+    card = memory.card_bytes(spec, strategy, TORCH_CPU, NOTHING, 0.0)
+    beside = card.weights + card.optimizer + card.context + card.fragmentation
+    copy = memory.copy_bytes(spec, strategy, TORCH_CPU).expected
+    expected = card.total.expected - beside.expected - copy
+    assert peak_bytes(spec, method, recompute, micro_batches) == pytest.approx(expected, rel=0.05)

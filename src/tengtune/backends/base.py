@@ -132,6 +132,10 @@ class Backend(Protocol):
         calls it equally often."""
         ...
 
+    def peak_bytes(self) -> int | None:
+        """The most that the card's allocator has given out in this process; None on a CPU."""
+        ...
+
     def named_shards(self) -> Iterator[Shard]:
         """This rank's trained parameters and optimizer states, one at a time, in the same order each time.
 

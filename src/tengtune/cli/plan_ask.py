@@ -43,33 +43,17 @@ def of_run(
 ) -> Asked:
     """The plan of a run file, and the other ways to do the same. tokens: of one epoch, if not its data's."""
     from tengtune import recipe as recipes
-    from tengtune.plan import judge, work
+    from tengtune.plan import asked, judge, work
     from tengtune.plan.search import Question, search
 
     recipe = recipes.load(run, overrides, (there.count or 1) // there.nodes)
-    ranks, nodes = recipe.parallel.ranks, recipe.parallel.nodes
+    ranks = recipe.parallel.ranks
     if there.count is not None and ranks > there.count:
         raise Problem("plan.more_ranks", where=recipe.file, ranks=ranks, cards=there.count)
     spec = named(recipe.model.path, recipe.model_folder)
-    lora, train, parallel = recipe.lora, recipe.train, recipe.parallel
-    dtype = recipe.model.dtype
-    strategy = Strategy(
-        method=train.method,
-        cards=ranks,
-        nodes=nodes,
-        rows=train.micro_batch,
-        row_tokens=recipe.data.seq_len,
-        zero=parallel.zero,
-        offload=parallel.offload,
-        recompute=train.recompute == "full",
-        rank=lora.rank,
-        targets=tuple(lora.targets),
-        base=lora.base,
-        train_embeddings=lora.train_embeddings is True,
-        width_bytes=4 if dtype == "float32" or (there.is_cpu and dtype == "auto") else 2,
-        checkpoints=train.keep,
-        accumulate=recipe.accumulation,
-    )
+    train, dtype = recipe.train, recipe.model.dtype
+    width = 4 if dtype == "float32" or (there.is_cpu and dtype == "auto") else 2
+    strategy = asked.strategy(recipe, width)
     chosen = engine or ("torch" if recipe.backend == "auto" else recipe.backend)
     plan = judge.make(spec, strategy, chosen, there, dtype)
     cards = there.count or ranks

@@ -9,7 +9,7 @@ from typing import Literal
 from tengtune.models.spec import ModelSpec
 from tengtune.plan import can, memory, time
 from tengtune.plan.hardware import Hardware
-from tengtune.plan.profiles import DEEPSPEED, PROFILES
+from tengtune.plan.profiles import DEEPSPEED, ON_CPU, PROFILES
 from tengtune.plan.strategy import Profile, Range, Strategy
 
 Verdict = Literal["fits", "tight", "no", "unknown"]
@@ -92,6 +92,8 @@ def make(spec: ModelSpec, strategy: Strategy, engine: str, hardware: Hardware, d
     profile = PROFILES[engine]
     if strategy.zero not in profile.zero or strategy.offload not in profile.offload:
         profile = DEEPSPEED
+    elif hardware.is_cpu:
+        profile = ON_CPU.get(engine, profile)
     card = memory.card_bytes(spec, strategy, profile, hardware.context, hardware.link_bytes)
     host = memory.host_bytes(spec, strategy, profile)
     if hardware.is_cpu:

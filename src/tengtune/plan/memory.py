@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from tengtune.models.spec import ModelSpec
 from tengtune.models.targets import adapted_linears, find_targets
-from tengtune.plan.strategy import NOTHING, Profile, Range, States, Strategy, exactly
+from tengtune.plan.strategy import NOTHING, Kept, Profile, Range, States, Strategy, exactly
 
 INT8_BYTES = 1.0
 INT4_BYTES = 0.52
@@ -24,6 +24,9 @@ LIVE_PARAMETERS = 1e9
 BUCKET_BYTES = 1e9
 """DeepSpeed's reduce_bucket_size of 5e8 numbers of 16 bits, or two of 2e8; however little is trained."""
 FLOAT_BYTES = 4
+LABEL_ROWS = 3
+"""Hidden states of labels where the loss is computed at labels only: before and after the last norm,
+and their gradient."""
 
 
 @dataclass(frozen=True)
@@ -115,11 +118,13 @@ def frozen_bytes(spec: ModelSpec, strategy: Strategy, profile: Profile) -> float
 
 
 def weights_bytes(spec: ModelSpec, strategy: Strategy, profile: Profile) -> Range:
-    """Frozen and trained weights; 1/N with ZeRO-3; none where they lie in the host's memory."""
+    """Frozen and trained weights; 1/N with ZeRO-3; none where they lie in the host's memory or its files."""
     if strategy.offload == "all":
         return NOTHING
     trained = state_bytes(spec, strategy, profile).weights
-    frozen = frozen_bytes(spec, strategy, profile) if strategy.method == "lora" else 0.0
+    frozen = 0.0
+    if strategy.method == "lora" and not strategy.mapped:
+        frozen = frozen_bytes(spec, strategy, profile)
     return exactly((trained + frozen) * share(strategy, profile, 3) * stage(spec, strategy))
 
 
@@ -139,15 +144,32 @@ def optimizer_bytes(spec: ModelSpec, strategy: Strategy, profile: Profile) -> Ra
     return exactly(state_bytes(spec, strategy, profile).optimizer * part)
 
 
+def widths(spec: ModelSpec, each: Kept) -> float:
+    """a h + b q + c kv + d f."""
+    found = each.hidden * spec.hidden + each.query * spec.q_width
+    return found + each.key_value * spec.kv_width + each.ffn * spec.ffn
+
+
 def layer_bytes(spec: ModelSpec, strategy: Strategy, profile: Profile) -> float:
     """What one layer leaves for its backward: t x (a h + b q + c kv + d f), at w / 2 of what 16 bits take;
     without flash attention 5 bytes a score and head more; all of it over the cards that share the layer.
     (Korthikanti et al., arXiv 2205.05198)"""
-    kept = profile.kept
-    widths = kept.hidden * spec.hidden + kept.ffn * spec.ffn
-    widths += kept.query * spec.q_width + kept.key_value * spec.kv_width
     scores = 0.0 if strategy.flash else 5.0 * spec.heads * strategy.row_tokens
-    return strategy.tokens * (widths * strategy.width_bytes / 2 + scores) / strategy.tensor
+    return (
+        strategy.tokens * (widths(spec, profile.kept) * strategy.width_bytes / 2 + scores) / strategy.tensor
+    )
+
+
+def working_bytes(spec: ModelSpec, strategy: Strategy, profile: Profile) -> float:
+    """What a layer's backward makes beside all that layers keep: gradients of activations, as counted or a
+    share of what it keeps; its scores, where a program makes them; with recompute what it keeps, too."""
+    kept = layer_bytes(spec, strategy, profile)
+    if profile.working is None:
+        made = (BACKWARD - 1) * kept
+    else:
+        made = strategy.tokens * widths(spec, profile.working) * strategy.width_bytes / 2 / strategy.tensor
+    made += profile.score_bytes * spec.heads * strategy.tokens * strategy.row_tokens
+    return made + kept if strategy.recompute or profile.always_recomputes else made
 
 
 def widened(strategy: Strategy, profile: Profile) -> bool:
@@ -164,19 +186,22 @@ def checkpoint_bytes(spec: ModelSpec, strategy: Strategy, profile: Profile) -> f
     if strategy.recompute or profile.always_recomputes:
         width = FLOAT_BYTES if widened(strategy, profile) else strategy.width_bytes
         return width * strategy.tokens * spec.hidden * spec.layers / strategy.tensor
-    return (spec.layers - 1) * layer_bytes(spec, strategy, profile)
+    return spec.layers * layer_bytes(spec, strategy, profile)
 
 
 def logits_bytes(spec: ModelSpec, strategy: Strategy, profile: Profile) -> Range:
-    """At the loss: k bytes a logit x t V, or x the most logits that exist at a time; as much again, up to
-    the program's bound, that its allocator keeps; a trained head's further copies, a widened one's copy in 16
-    bits. None on a pipeline's first group, the fullest."""
+    """At the loss: k bytes a logit x t V, or x the most logits of 16 bits that exist at a time; as much
+    again, up to the program's bound, that its allocator keeps; a trained head's new gradient and its copy in
+    the compute type, a widened one's copy in 16 bits. None on a pipeline's first group, the fullest."""
     if strategy.pipeline > 1:
         return NOTHING
     count = strategy.tokens * spec.vocab / strategy.tensor
     if profile.logits is not None:
-        count = min(count, profile.logits)
-    copies = profile.head_bytes * counts(spec).embedding if trains_head(strategy) else 0.0
+        count = min(count * strategy.width_bytes / 2, profile.logits)
+    copies = 0.0
+    if trains_head(strategy) and profile.head_bytes:
+        cast = strategy.width_bytes if strategy.width_bytes < FLOAT_BYTES else 0
+        copies = (profile.head_bytes + cast) * counts(spec).embedding
     if widened(strategy, profile):
         copies += 2.0 * counts(spec).embedding
     logits = profile.logit_bytes * count
@@ -221,6 +246,59 @@ def step_bytes(spec: ModelSpec, strategy: Strategy, profile: Profile) -> float:
 
 
 @dataclass(frozen=True)
+class Moment:
+    """What exists beside weights and optimizer at one point of a step."""
+
+    gradients: Range
+    activations: Range = NOTHING
+    logits: Range = NOTHING
+    buffers: Range = NOTHING
+    step: Range = NOTHING
+
+    @property
+    def total(self) -> Range:
+        return self.gradients + self.activations + self.logits + self.buffers + self.step
+
+
+def moments(spec: ModelSpec, strategy: Strategy, profile: Profile) -> list[Moment]:
+    """Where a step may be largest: at the loss, in the first layer's backward, where the last gradient, the
+    embedding's, is made, and where the optimizer works or ranks sum.
+
+    Where gradients come one by one, a step's first micro batch has none yet while all activations are there.
+    A tied head's gradient waits for the embedding's and is added to it.
+    """
+    gradients = gradients_bytes(spec, strategy, profile)
+    kept = exactly(checkpoint_bytes(spec, strategy, profile))
+    layer = kept + exactly(working_bytes(spec, strategy, profile))
+    beside = gathered_bytes(spec, strategy, profile) + copy_bytes(spec, strategy, profile)
+    first, waiting, new = gradients, 0.0, 0.0
+    if profile.gradients_grow:
+        again = strategy.accumulate > 1
+        embedding = FLOAT_BYTES * counts(spec).embedding if trains_head(strategy) else 0.0
+        linears = (
+            [out * inner for out, inner in spec.linears().values()] if strategy.method == "full" else [0]
+        )
+        first = gradients if again else NOTHING
+        waiting = embedding * (spec.tie or not again) + FLOAT_BYTES * max(linears) * again
+        new = embedding * (spec.tie + again)
+    labels = 0.0 if profile.logits is None else LABEL_ROWS * strategy.width_bytes
+    rows = exactly(labels * strategy.tokens * spec.hidden)
+    return [
+        Moment(first, kept + rows, logits_bytes(spec, strategy, profile), beside),
+        Moment(first + exactly(waiting), layer, NOTHING, beside),
+        Moment(gradients + exactly(new), NOTHING, NOTHING, beside),
+        Moment(gradients, step=exactly(step_bytes(spec, strategy, profile))),
+    ]
+
+
+def copy_bytes(spec: ModelSpec, strategy: Strategy, profile: Profile) -> Range:
+    """A checkpoint's copy that is written beside the training, where it lies in the same memory: it may be
+    gone at the peak."""
+    size = profile.checkpoint_bytes * trained_parameters(spec, strategy)
+    return Range(0.0, size, size) if size <= profile.held_checkpoint else NOTHING
+
+
+@dataclass(frozen=True)
 class Card:
     """What one card must hold, term by term; `total` is their sum."""
 
@@ -247,36 +325,30 @@ class Card:
 def card_bytes(
     spec: ModelSpec, strategy: Strategy, profile: Profile, context: Range, link_bytes: float
 ) -> Card:
-    """A card's peak: states, and the larger of backward and step; slack on all that; context and link
-    buffers.
+    """A card's peak: states, and the largest moment of a step; slack on all that; context and link buffers.
 
     context: what lies outside the allocator on this card; link_bytes: a communicator's buffers.
     """
     weights = weights_bytes(spec, strategy, profile)
-    gradients = gradients_bytes(spec, strategy, profile)
     optimizer = optimizer_bytes(spec, strategy, profile)
-    kept = exactly(checkpoint_bytes(spec, strategy, profile))
-    layer = exactly(BACKWARD * layer_bytes(spec, strategy, profile))
-    logits = logits_bytes(spec, strategy, profile).above(layer)
-    gathered = gathered_bytes(spec, strategy, profile)
-    backward = kept + layer + logits + gathered
-    beyond = step_bytes(spec, strategy, profile) - backward.expected
-    step = exactly(max(beyond, 0.0))
-    tensors = weights + gradients + optimizer + backward + step
+    each = moments(spec, strategy, profile)
+    most = max(each, key=lambda moment: moment.total.expected)
+    rest = max(moment.total.high for moment in each) - most.total.high
+    tensors = weights + optimizer + most.total
     slack = profile.fragmentation
     return Card(
         weights,
-        gradients,
+        most.gradients,
         optimizer,
-        activations=kept + layer,
-        logits=logits,
-        buffers=gathered + exactly(link_bytes if strategy.cards > 1 else 0.0),
-        step=step,
+        activations=most.activations + Range(0.0, 0.0, rest),
+        logits=most.logits,
+        buffers=most.buffers + exactly(link_bytes if strategy.cards > 1 else 0.0),
+        step=most.step,
         context=profile.context or context,
         fragmentation=Range(
             tensors.low * (slack.low - 1),
             tensors.expected * (slack.expected - 1),
-            tensors.high * (slack.high - 1),
+            (tensors.high + rest) * (slack.high - 1),
         ),
     )
 

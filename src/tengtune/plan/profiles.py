@@ -63,12 +63,27 @@ TORCH = Profile(
     # backends/torch/loss.py: 128 MiB of logits at a time, and the same in float32.
     logit_bytes=Range(6, 6, 8),
     logits=1 << 26,
-    # A trained head is cast once, and its new gradient lies beside the sum of those before.
-    head_bytes=6.0,
+    # A layer's backward is largest at swiglu's: three gradients as wide as its product, which is gone by
+    # then. tests/unit/test_plan_torch.py counts both.
+    working=Kept(hidden=0, query=0, key_value=0, ffn=4),
+    gradients_grow=True,
+    # A trained head's new gradient lies beside the sum of those before.
+    head_bytes=4.0,
     # backends/torch/optimizer.py on cards: four working copies of one tensor at a time.
     largest_bytes=16.0,
     fragmentation=_SLACK,
     maps_weights=True,
+)
+# On a CPU: the softmax goes through 4 MiB of the logits at a time, in place in float32; AdamW is one fused
+# pass; checkpoints of up to 100 MB are copied in the same memory (train/saver.py). context: what libraries
+# make at their first use; fragmentation: pages of the heap that are only partly used.
+TORCH_CPU = replace(
+    TORCH,
+    logit_bytes=exactly(2),
+    largest_bytes=0.0,
+    held_checkpoint=1e8,
+    context=Range(0.01e9, 0.03e9, 0.06e9),
+    fragmentation=Range(1.0, 1.01, 1.03),
 )
 MINDSPORE = Profile(
     name="mindspore",
@@ -95,6 +110,19 @@ MINDSPORE = Profile(
     always_recomputes=True,
     zero=(0, 1, 2, 3),
     maps_weights=True,
+)
+# On a CPU a block's backward holds far more than what is alive in it: these figures are not counted but
+# fitted to measured steps (bench/plan_own.py's way) with other widths, lengths and numbers of rows; so are the
+# bytes of a score, of a logit, and those that the update of the largest vector takes. context: the compiler.
+MINDSPORE_CPU = replace(
+    MINDSPORE,
+    working=Kept(hidden=164, query=100, key_value=100, ffn=5),
+    score_bytes=13.0,
+    logit_bytes=Range(7, 8, 9),
+    logits=1 << 25,
+    largest_bytes=50.0,
+    context=Range(0.15e9, 0.19e9, 0.25e9),
+    fragmentation=Range(0.95, 1.0, 1.1),
 )
 HF_TRAINER = Profile(
     name="hf-trainer",
@@ -189,4 +217,6 @@ PROFILES = {
     each.name: each for each in (TORCH, MINDSPORE, HF_TRAINER, DEEPSPEED, MS_SWIFT, MINDFORMERS, MINDSPEED)
 }
 """By the names that --engine takes; ours come first."""
+ON_CPU = {"torch": TORCH_CPU, "mindspore": MINDSPORE_CPU}
+"""Ours where ranks compute on a CPU."""
 OURS = ("torch", "mindspore")

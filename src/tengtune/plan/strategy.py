@@ -56,7 +56,8 @@ class Strategy:
     in; int8-all has embedding and head in int8 as well. width_bytes: of a number of the compute type.
     offload: what lies in the host's memory; all: weights, gradients and optimizer. flash: attention keeps
     no scores. accumulate: micro batches of an optimizer step. tensor: cards that share each layer, and its
-    rows between; pipeline: groups of these, each with some of the layers.
+    rows between; pipeline: groups of these, each with some of the layers. mapped: LoRA's base
+    stays in the model's files.
     """
 
     method: Method = "lora"
@@ -77,6 +78,7 @@ class Strategy:
     accumulate: int = 1
     tensor: int = 1
     pipeline: int = 1
+    mapped: bool = False
 
     @property
     def replicas(self) -> int:
@@ -140,13 +142,16 @@ class Profile:
 
     full, adapter, embeddings: what a trained parameter takes, of the model, of LoRA, of an embedding or head
     beside LoRA. quantized_embedding_bytes: of embedding and head beside an int8 or int4 base. kept: what a
-    layer leaves for its backward. logit_bytes: of a logit at the loss; logits: most that exist at a time,
-    None: all; spare_logits: bytes that the allocator keeps of earlier ones, at most. head_bytes: a trained
-    embedding's or head's further copies, per parameter of one of them; largest_bytes: the same at the
-    optimizer's step. gathers: how whole tensors are brought together of parts. shards: every rank keeps 1/N
-    of all, whatever `zero` is. context: outside the allocator, None: the card's own figure. offload_factor:
-    the host's memory per byte that is moved there. checkpoint_bytes: on the disk per trained parameter.
-    maps_weights: loading copies nothing. splits: cards may share each layer.
+    layer leaves for its backward; working: what a backward makes beside it, None: a share of it;
+    score_bytes: of a score of attention. logit_bytes: of a logit at the loss; logits: most of 16 bits that
+    exist at a time, None: all; spare_logits: bytes that the allocator keeps of earlier ones, at most.
+    head_bytes: a trained embedding's or head's further copies, per parameter of one of them; largest_bytes:
+    the same at the optimizer's step. gradients_grow: they come one by one. held_checkpoint: up to so many
+    bytes a checkpoint is copied in the same memory. gathers: how whole tensors are brought together of parts.
+    shards: every rank keeps 1/N of all, whatever `zero` is. context: outside the allocator, None: the card's
+    own figure. offload_factor: the host's memory per byte that is moved there. checkpoint_bytes: on the disk
+    per trained parameter. maps_weights: loading copies nothing. splits: cards may share
+    each layer.
     """
 
     name: str
@@ -158,6 +163,10 @@ class Profile:
     kept: Kept
     logit_bytes: Range
     fragmentation: Range
+    working: Kept | None = None
+    score_bytes: float = 0.0
+    gradients_grow: bool = False
+    held_checkpoint: float = 0.0
     logits: int | None = None
     spare_logits: Range = NOTHING
     head_bytes: float = 0.0

@@ -189,6 +189,11 @@ def costs(evidence: Evidence) -> Html | None:
             [say("report.parameters"), f"{train['trainable_parameters']:,}"],
             [say("report.memory"), f"{train['peak_memory_bytes'] / 1e9:.2f} GB"],
         ]
+        if train.get("planned_memory_bytes") and train.get("measured_memory_bytes"):
+            low, planned, high = (f"{size / 1e9:.2f}" for size in train["planned_memory_bytes"])
+            measured = f"{train['measured_memory_bytes'] / 1e9:.2f} GB"
+            told = say("report.as_planned", planned=planned, low=low, high=high)
+            rows.append([say("report.rank_memory"), [measured, " ", told]])
         if seconds:
             rows.insert(1, [say("report.step_time"), figure(statistics.median(seconds))])
         whole = evidence.training_seconds

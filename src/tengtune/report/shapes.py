@@ -46,6 +46,8 @@ class _Train(BaseModel):
     tokens_per_s: Number
     trainable_parameters: Count
     peak_memory_bytes: Count
+    planned_memory_bytes: Annotated[list[Count], Field(min_length=3, max_length=3)] | None = None
+    measured_memory_bytes: Count | None = None
     weights_of_step: Count
     last_loss: Number | None = None
     best_heldout_loss: Number | None = None

@@ -25,11 +25,12 @@ from tengtune.train import checkpoints, output_tree, resume, schedule
 from tengtune.train.adaptation import settle
 from tengtune.train.checkpoints import Checkpoint, Parameters, Shelf
 from tengtune.train.fit import Fit
+from tengtune.train.forecast import Forecast, planned
 from tengtune.train.loss_scale import LossScale
 from tengtune.train.memory_advice import explained
 from tengtune.train.metrics import Metrics, course, read
 from tengtune.train.ranks import Alone, Ranks
-from tengtune.train.saver import Saver
+from tengtune.train.saver import BACKGROUND_BYTES, ON_CPU_BYTES, Saver
 from tengtune.train.schedule import Schedule
 from tengtune.train.state import State
 from tengtune.ui import language
@@ -115,15 +116,20 @@ def train(recipe: Recipe, console: Console, anew: bool) -> Result:
     found = None if anew else resume.find(shelf, same, console)
     if ranks.rank == 0:  # no earlier than here, where nothing refuses the run any more
         output_tree.clear(recipe.folder / output_tree.FOLDER, _as_theirs(recipe))
-    with explained(recipe):
+    name = base.choose(recipe)
+    with explained(recipe), Forecast() as forecast:
         with console.waiting(language.say("ui.loading", model=recipe.model_folder.name)):
+            base.load(name)
+            forecast.begin()
             backend = base.open_backend(recipe, recipe.model_folder)
         shards = [(s.kind, s.array.size, s.array.nbytes) for s in backend.named_shards()]
         held = [sum(n for kind, n, _ in shards if kind == "param"), sum(b for *_, b in shards)]
         parameters, nbytes = map(int, ranks.total(held))
         _announce(console, store, plan, backend, parameters)
+        source = open_source(recipe.model_folder, backend.spec)
+        forecast.announce(planned(recipe, name, backend, source), backend, console)
         _check_space(recipe, shelf, nbytes)
-        about = {"backend": base.choose(recipe), "device": backend.device, "dtype": backend.dtype}
+        about = {"backend": name, "device": backend.device, "dtype": backend.dtype}
         state = _begin(backend, shelf, found, plan, about, console)
         step = state.step if found else None
         with closing(Metrics(_metrics_file(recipe, ranks), state.step)) as metrics:
@@ -135,7 +141,8 @@ def train(recipe: Recipe, console: Console, anew: bool) -> Result:
                     console.warn("train.metrics_damaged", file="metrics.jsonl", count=metrics.damaged)
             writers = ranks if backend.sharded else Alone() if ranks.rank == 0 else None
             told = {**about, "ranks": ranks.world}
-            saver = Saver(shelf, same, told, recipe.train.keep, nbytes, step, metrics.sync, writers)
+            limit = ON_CPU_BYTES if backend.device == "cpu" else BACKGROUND_BYTES
+            saver = Saver(shelf, same, told, recipe.train.keep, nbytes, step, metrics.sync, writers, limit)
             figures = Fit(backend, store, plan, recipe, console, metrics, saver, state, heldout).run()
     chosen = _choose_weights(recipe, backend, shelf, state, console)
     made = _write(recipe, backend, shelf.path(chosen), plan) if ranks.rank == 0 else []
@@ -147,6 +154,7 @@ def train(recipe: Recipe, console: Console, anew: bool) -> Result:
         speed=figures["tokens_per_s"],
         memory=f"{figures['peak_memory_bytes'] / 1e9:.2f}",
     )
+    figures |= forecast.figures(backend, console)
     told = {"trainable_parameters": parameters, "weights_of_step": chosen, "checkpoints": shelf.steps()}
     return Result([*made, "metrics.jsonl"], {**figures, **about, **told})
 

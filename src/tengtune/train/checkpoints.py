@@ -86,14 +86,19 @@ def write_rank(folder: Path, shards: Shards, rank: int, world: int) -> RankFile:
     """Write one rank's share, tensor by tensor."""
     source = shards()
     ranges, streams = {}, []
-    for shard in shards():
-        key = f"{shard.kind}/{shard.name}"
-        ranges[key] = (shard.shape, shard.offset, shard.array.size)
-        pieces = partial(_next_array, source, key)
-        streams.append(TensorStream(key, shard.array.shape, shard.array.dtype, pieces))
+    for key, held, shape, dtype in map(_about, shards()):
+        ranges[key] = held
+        streams.append(TensorStream(key, shape, dtype, partial(_next_array, source, key)))
     path = folder / f"rank_{rank:05}-of-{world:05}.safetensors"
     write_file(path, streams)
     return RankFile(path.name, path.stat().st_size, _sha256(path), ranges)
+
+
+def _about(shard: Shard) -> tuple[str, tuple[tuple[int, ...], int, int], tuple[int, ...], np.dtype[Any]]:
+    """Its key, its place in the whole, its array's shape and type: what is known of it without its values, of
+    which only one tensor's may be held at a time."""
+    held = (shard.shape, shard.offset, shard.array.size)
+    return f"{shard.kind}/{shard.name}", held, shard.array.shape, shard.array.dtype
 
 
 def layout(ranks: list[RankFile], about: Mapping[str, Any]) -> dict[str, Any]:

@@ -15,10 +15,12 @@ from tengtune.train.resume import find
 from tengtune.train.state import State
 from tengtune.ui.console import Console
 
-BACKGROUND_BYTES = 10**9
-"""Up to this size tensors are copied on the host and written while training goes on. Larger ones, which only
-tuned models have, stream to the disk while training waits: on a CPU a copy of 12 bytes a parameter would
-nearly double what the training needs."""
+BACKGROUND_BYTES = 4 * 10**9
+"""Up to this size tensors are copied on the host and written while training goes on. A larger copy may not
+fit beside the model, so larger ones stream to the disk while training waits."""
+ON_CPU_BYTES = 10**8
+"""The same on a CPU, where the copy lies in the memory that trains: with 12 bytes a trained parameter beside
+its 16, full tuning would need three quarters more."""
 
 
 class Saver:
@@ -28,7 +30,8 @@ class Saver:
     else layout.json says beside the state. keep: how many of the newest stay. nbytes: the size of one. whole:
     the step whose checkpoint the run goes on from. sync: flushes what must be on the disk before it is.
     ranks: those that write together, each its share, while training waits; None on a rank that leaves the
-    writing to rank 0. newest: the step of the newest on the disk.
+    writing to rank 0. background: up to so many bytes are written beside the training. newest: the step of
+    the newest on the disk.
 
     One that is saved in a row of bad steps, as the best or at an end, is none to go back to, and takes no
     other one's place among those that are kept.
@@ -44,11 +47,12 @@ class Saver:
         whole: int | None = None,
         sync: Callable[[], None] = lambda: None,
         ranks: Ranks | None = Alone(),  # noqa: B008
+        background: int = BACKGROUND_BYTES,
     ) -> None:
         self.seconds, self._ranks = 0.0, ranks
         self._shelf, self._same, self._about, self._keep, self._sync = shelf, same, about, keep, sync
         # Ranks that meet must do so in one order, which a thread beside the training would not keep.
-        self._background = nbytes <= BACKGROUND_BYTES and (ranks is None or ranks.world == 1)
+        self._background = nbytes <= background and (ranks is None or ranks.world == 1)
         self._whole = [] if whole is None else [step for step in shelf.steps() if step <= whole]
         self.newest = whole
         self._writer = ThreadPoolExecutor(1, "checkpoint")

@@ -108,10 +108,15 @@ def write_file(path: Path, tensors: Iterable[TensorStream], advance: Advance | N
     with files.atomic_file(path) as stream:
         stream.write(len(text).to_bytes(8, "little") + text)
         for tensor in ordered:
-            for data in bytes_of(tensor):
-                stream.write(data.data)
-                if advance:
-                    advance(data.size)
+            _write_tensor(stream, tensor, advance)
+
+
+def _write_tensor(stream: IO[bytes], tensor: TensorStream, advance: Advance | None) -> None:
+    """Nothing of the tensor is held any more when the next one's pieces are made."""
+    for data in bytes_of(tensor):
+        stream.write(data.data)
+        if advance:
+            advance(data.size)
 
 
 def write_folder(

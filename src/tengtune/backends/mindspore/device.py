@@ -66,6 +66,11 @@ def _layer_seconds(dtype: str) -> float:
     return min(seconds)
 
 
+def peak_bytes(device: str) -> int | None:
+    """The most that the allocator of this process's card has given out; None on a CPU."""
+    return None if device == "cpu" else int(mindspore.runtime.max_memory_allocated())
+
+
 @contextmanager
 def memory_faults(device: str) -> Iterator[None]:
     """Turn MindSpore's out-of-memory errors inside the block into a Problem."""

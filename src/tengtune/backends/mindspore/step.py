@@ -226,6 +226,10 @@ class MindSporeBackend:
             place = place or (None if _finite(hidden) else layer(number))
         return place
 
+    def peak_bytes(self) -> int | None:
+        """See `Backend.peak_bytes`."""
+        return device.peak_bytes(self.device)
+
     def named_shards(self) -> Iterator[Shard]:
         """See `Backend.named_shards`; the arrays are views of the state and must not be written to."""
         for group, layout in self._trained.items():

@@ -109,6 +109,13 @@ def _product_seconds(dtype: torch.dtype) -> float:
     return min(seconds)
 
 
+def peak_bytes(device: torch.device) -> int | None:
+    """The most that the allocator of this process's card has given out; None on a CPU."""
+    if device.type == "cpu":
+        return None
+    return int(getattr(torch, device.type).max_memory_allocated(device))
+
+
 @contextmanager
 def memory_faults(device: torch.device) -> Iterator[None]:
     """Turn the frameworks' out-of-memory errors inside the block into a Problem."""

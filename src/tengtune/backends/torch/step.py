@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from tengtune.backends import answers
-from tengtune.backends.base import Asked, Sampling, Shard, ShardKind, Source, StepHandles
+from tengtune.backends.base import Array, Asked, Sampling, Shard, ShardKind, Source, StepHandles
 from tengtune.backends.torch import device, kernels
 from tengtune.backends.torch.device import Placement
 from tengtune.backends.torch.generate import Texts
@@ -125,6 +125,10 @@ class TorchBackend:
             None if long is None else long.bases,
         )
 
+    def peak_bytes(self) -> int | None:
+        """See base.Backend."""
+        return device.peak_bytes(self._placement.device)
+
     def named_shards(self) -> Iterator[Shard]:
         """Trained parameters and optimizer states, one at a time, as float32 copies on the host; every rank
         holds them whole, so that they are rank 0's."""
@@ -132,8 +136,8 @@ class TorchBackend:
             return
         for kind, tensors in self._states(self._optimizer).items():
             for name, tensor in zip(self._names, tensors, strict=True):
-                outer = _outer(name, tensor.detach()).to("cpu", copy=True).contiguous()
-                yield Shard(_canonical(name), kind, outer.numpy())
+                # In one expression: a name would hold this copy while the next is made.
+                yield Shard(_canonical(name), kind, _on_host(_outer(name, tensor.detach())))
 
     def load_shards(self, shards: Iterable[Shard], step: int) -> None:
         """Take back what named_shards gave; Problem if a tensor is missing, foreign or of another shape."""
@@ -180,6 +184,10 @@ class TorchBackend:
 def _canonical(name: str) -> str:
     """PEFT's name of an adapter's matrix; any other parameter has its canonical name already."""
     return f"{name}.weight" if name.endswith((".lora_A", ".lora_B")) else name
+
+
+def _on_host(tensor: Tensor) -> Array:
+    return tensor.to("cpu", copy=True).contiguous().numpy()
 
 
 def _outer(name: str, tensor: Tensor) -> Tensor:
