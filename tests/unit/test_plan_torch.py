@@ -68,7 +68,8 @@ def peak_bytes(spec: ModelSpec, method: str, recompute: str, micro_batches: int)
     with torch.profiler.profile(activities=kinds, profile_memory=True) as profiler:
         backend.train_step(batches * micro_batches, labels.size * micro_batches, 1e-4, 1.0)
     events = [each for each in profiler.profiler.kineto_results.events() if each.name() == "[memory]"]
-    return max(accumulate(each.nbytes() for each in sorted(events, key=lambda each: each.start_ns())))
+    sizes: list[int] = [each.nbytes() for each in sorted(events, key=lambda each: each.start_ns())]
+    return max(accumulate(sizes))
 
 
 @pytest.mark.parametrize("tie", [False, True], ids=["untied", "tied"])

@@ -112,8 +112,8 @@ MINDSPORE = Profile(
     maps_weights=True,
 )
 # On a CPU a block's backward holds far more than what is alive in it: these figures are not counted but
-# fitted to measured steps (bench/plan_own.py's way) with other widths, lengths and numbers of rows; so are the
-# bytes of a score, of a logit, and those that the update of the largest vector takes. context: the compiler.
+# fitted to measured steps with other widths, lengths and numbers of rows; so are the bytes of a score, of a
+# logit, and those that the update of the largest vector takes. context: the compiler.
 MINDSPORE_CPU = replace(
     MINDSPORE,
     working=Kept(hidden=164, query=100, key_value=100, ffn=5),
