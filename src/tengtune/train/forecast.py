@@ -34,7 +34,8 @@ def planned(recipe: Recipe, name: str, backend: Backend, source: Source) -> Rang
 class Forecast:
     """`with Forecast() as forecast:` around loading and training.
 
-    begin: the framework is loaded, its own memory is no part of the training's. announce: says what is planned. figures: both, for the step's record, said as well; every rank calls it.
+    begin: the framework is loaded, its own memory is no part of the training's. announce: says what is
+    planned. figures: both, for the step's record, said as well; every rank calls it.
     """
 
     def __init__(self) -> None:
