@@ -119,6 +119,24 @@ def test_driver_older_than_cann(cann: str, driver: str, expected: tuple[str, str
     assert answer.code == (3 if level == "block" else 0)
 
 
+@pytest.mark.parametrize(
+    ("cann", "driver", "name"),
+    [
+        ("6.3.RC1", "23.0.RC1", "driver_listed"),
+        ("6.3.RC2", "23.0.RC2", "driver_marks"),
+        ("7.0.RC1", "23.0.RC3", "driver_marks"),
+        ("6.0.1", "22.0.4", "driver_marks"),
+    ],
+)
+def test_a_pair_that_no_list_names_is_not_blocked(cann: str, driver: str, name: str, host: FakeHost) -> None:
+    host.says("npu-smi info", table("910A", version=driver, total=32768, idle=1, ddr=15137))
+    host.driver(driver, mark="C13")
+    host.cann(cann, mark="C11", kernels=("ascend910",))
+    answer = Quick(host)
+    assert answer.found[name]["level"] == ("ok" if name == "driver_listed" else "unknown")
+    assert "block" not in answer.faults.values()
+
+
 def test_kernels_missing(host: FakeHost) -> None:
     for path in sorted((host.root / TOOLKIT / "opp").rglob("*"), reverse=True):
         path.unlink() if path.is_file() else path.rmdir()

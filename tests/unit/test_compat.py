@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tests.host_lab import healthy
 
 from tengtune import doctor
-from tengtune.doctor import compat, finding
+from tengtune.doctor import compat, finding, software
 from tengtune.host import chips, releases
+from tengtune.host.place import Place
+from tengtune.host.survey import survey
 from tengtune.ui import language
 
 NAMES = ("cann_driver", "torch_npu", "torch_npu_cann", "mindspore", "glibc", "hccl_env")
@@ -38,10 +42,47 @@ NAMES = ("cann_driver", "torch_npu", "torch_npu_cann", "mindspore", "glibc", "hc
         ("77.0.0", "25.5.0", "unknown"),
         ("8.3.RC1.alpha003", "25.3.rc1", "unknown"),
         ("8.0.0", "x.x.x", "unknown"),
+        ("6.3.RC1", "23.0.rc1", "listed"),
+        ("6.3.RC2", "23.0.RC2", "unknown"),
+        ("7.0.RC1", "23.0.RC3", "unknown"),
+        ("6.0.1", "22.0.4", "newer"),
     ],
 )
 def test_driver_against_cann(cann: str, driver: str, standing: str) -> None:
     assert compat.driver_for(cann, driver).standing == standing
+
+
+def versions(*columns: tuple[str, str]) -> list[str]:
+    """Every version of some columns of the tables; 25.5.X as one of its patches."""
+    words = [word for name, key in columns for row in compat.table(name) for word in row[key].split()]
+    return sorted({word.replace(".X", ".2") for word in words})
+
+
+def test_every_pair_of_versions_gets_a_whole_sentence_and_only_lists_block(tmp_path: Path) -> None:
+    """Whatever CANN meets whatever driver. The files' own marks name nobody here, which is no list."""
+    host = survey(Place(healthy(tmp_path).root), tmp_path)
+    assert host.driver is not None
+    assert host.cann is not None
+    canns = versions(("cann_driver", "cann"), ("torch_npu", "cann"), ("mindspore", "cann"))
+    columns = (("cann_driver", "paired"), ("cann_driver", "accepted"), ("cann_driver", "excluded"))
+    drivers = [*versions(*columns), "20.2.0", "22.0.4", "23.0.RC1", "23.0.RC2", "23.0.RC3", "24.1.rc2.2"]
+    assert len(canns) * len(drivers) > 800
+    listed = {row["cann"] for row in compat.table("cann_driver")}
+    for cann, number, mark in itertools.product(canns, drivers, ("C90", None)):
+        driver = replace(host.driver, version=number, mark=mark)
+        release = replace(host.cann.release, version=cann)
+        case = finding.Case(replace(host, driver=driver, cann=replace(host.cann, release=release)))
+        (found,) = [each for each in software.check(case) if each.code.startswith("doctor.driver_")]
+        for text in found.texts().values():
+            assert not re.search(r"_(?=_)|: *[.;,]|\(\)|\?|\.X_| {2}|None", text), (cann, number, text)
+        if not any(releases.same(cann, each) for each in listed):
+            assert found.level == "unknown", (cann, number)
+        if found.level == "block":
+            rows = [row for row in compat.table("cann_driver") if releases.same(cann, row["cann"])]
+            out = " ".join(row["excluded"] for row in rows).lower().split()
+            named = " ".join(f"{row['paired']} {row['accepted']}" for row in rows).lower().split()
+            below = all(releases.older(number, each.removesuffix(".x")) for each in named)
+            assert releases.among(number, out) or (below and cann >= "8.5"), (cann, number)
 
 
 @pytest.mark.parametrize(

@@ -56,8 +56,8 @@ def driver_for(cann: str, driver: str) -> Verdict:
     return Verdict("excluded" if whole and all(before) else "older", wanted)
 
 
-def lists_exclude(driver: Release, cann: Release) -> bool:
-    """Whether driver and CANN, each by its own file, name the other as none they work with."""
+def marks_differ(driver: Release, cann: Release) -> bool:
+    """Whether driver and CANN, each by its own file, leave the other's mark out of those they work with."""
     if not (driver.mark and cann.mark and driver.marks and cann.marks):
         return False
     return driver.mark not in cann.marks and cann.mark not in driver.marks

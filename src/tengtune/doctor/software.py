@@ -74,27 +74,7 @@ def _pair(case: Case, cann: Cann, version: str) -> Iterator[Finding]:
     """Driver against CANN, CANN against the machine and the cards."""
     host, driver = case.host, _release(case)
     if driver and driver.version:
-        verdict = compat.driver_for(version, driver.version)
-        first = verdict.wanted.partition(" / ")[0]
-        package = f"Ascend-hdk-{chip_part(case)}-npu-driver_{first}_linux-{case.arch}.run"
-        values = {
-            "driver": driver.version,
-            "cann": version,
-            "wanted": verdict.wanted,
-            "package": package,
-        }
-        if verdict.standing == "pair":
-            yield ok("doctor.driver_pair", **values)
-        elif verdict.standing == "listed":
-            yield ok("doctor.driver_listed", **values)
-        elif verdict.standing == "excluded" or compat.lists_exclude(driver, cann.release):
-            yield block("doctor.driver_excluded", **values)
-        elif verdict.standing == "newer":
-            yield ok("doctor.driver_newer", **values)
-        elif verdict.standing == "older":
-            yield warn("doctor.driver_older", **values)
-        else:
-            yield unknown("doctor.driver_unknown", **values)
+        yield _standing(case, cann, version, driver, driver.version)
     else:
         yield unknown("doctor.cann_alone", cann=version, home=cann.home)
     machine = host.machine.arch
@@ -104,6 +84,29 @@ def _pair(case: Case, cann: Cann, version: str) -> Iterator[Finding]:
         last = generation.last_cann if generation else None
         if generation and last and releases.older(last, version) is not False:
             yield unknown("doctor.cann_after", generation=generation.name, cann=version, last=last)
+
+
+def _standing(case: Case, cann: Cann, version: str, driver: Release, number: str) -> Finding:
+    """Driver against CANN. A pair that no list names is unknown, and so is one that only its files' own marks
+    speak against: what the marks mean is documented nowhere."""
+    verdict = compat.driver_for(version, number)
+    wanted = verdict.wanted
+    file = wanted.partition(" / ")[0].replace(".X", ".*")
+    package = f"Ascend-hdk-{chip_part(case)}-npu-driver_{file}_linux-{case.arch}.run"
+    values = {"driver": number, "cann": version, "wanted": wanted, "package": package}
+    if verdict.standing == "pair":
+        return ok("doctor.driver_pair", **values)
+    if verdict.standing == "listed":
+        return ok("doctor.driver_listed", **values)
+    if verdict.standing == "excluded":
+        return block("doctor.driver_excluded", **values)
+    if verdict.standing == "older":
+        return warn("doctor.driver_older", **values)
+    if compat.marks_differ(driver, cann.release):
+        return unknown("doctor.driver_marks", driver=number, cann=version, path=driver.path)
+    if verdict.standing == "newer":
+        return ok("doctor.driver_newer", **values)
+    return unknown("doctor.driver_unknown", **values)
 
 
 def _kernels(case: Case, cann: Cann, version: str) -> Iterator[Finding]:
