@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import functools
 import re
+import unicodedata
 from dataclasses import dataclass, replace
 from importlib import resources
 from typing import Any
@@ -17,10 +18,17 @@ from tengtune.ui.problems import Problem
 GIB = 1 << 30
 
 _COUNTED = re.compile(
-    r"(?:(\d{1,5})\s*[x×*]\s*(?=\d+\s*[x×*]))?(?:(\d{1,5})\s*[x×*]\s*)?(.+?)(?:\s*[x×*]\s*(\d{1,5}))?"
+    r"(?:(\d{1,5})\s*[x×*]\s*(?=\d+\s*[x×*]))?(?:(\d{1,5})\s*[x×*]\s*)?(.+?)(?:\s*[x×*]\s*(\d{1,5}))?",
+    re.ASCII,
 )
-_SIZE = re.compile(r"(\d{1,4})\s*(?:gib|gb|g)")
-_NOISE = re.compile(r"\b(?:huawei|nvidia|ascend|geforce|sxm\d?|pcie|npu|gpu|cards?|of)\b")
+_SIZE = re.compile(r"(\d{1,4})\s*(?:gib|gb|g)", re.ASCII)
+_NOISE = re.compile(
+    r"昇腾|华为|英伟达|\b(?:huawei|nvidia|ascend|geforce|sxm\d?|pcie|npu|gpu|cards?|of)\b", re.ASCII
+)
+# How Chinese counts: 2 台 8 卡, 4 张; cards before the name or behind it.
+_MACHINES = re.compile(r"(\d{1,5})\s*(?:台|机|节点)的?\s*(.+)", re.ASCII)
+_BEFORE = re.compile(r"^(\d+)\s*(?:张卡|块卡|张|块|卡)的?\s*(?=\S)", re.ASCII)
+_BEHIND = re.compile(r"(?<=\S)\s*,?\s*\b(\d+)\s*(?:张卡|块卡|张|块|卡)$", re.ASCII)
 
 
 @dataclass(frozen=True)
@@ -73,11 +81,18 @@ def find(text: str) -> Hardware:
     A machine without a number means all its cards. Problem for a name nobody listed, with the nearest, and
     for cards that do not train.
     """
-    match = _COUNTED.fullmatch(text.strip().lower())
+    folded = _folded(text)
+    several = _MACHINES.fullmatch(folded)
+    if several is not None:
+        one, nodes = find(several[2]), int(several[1])
+        if one.count is None or one.nodes > 1 or not nodes:
+            raise _unknown(text)
+        return replace(one, count=one.count * nodes, nodes=nodes)
+    match = _COUNTED.fullmatch(folded)
     if match is None:
         raise _unknown(text)
     machines, before, name, after = match.groups()
-    if (before and after) or "0" in (machines, before, after):
+    if (before and after) or any(count and not int(count) for count in (machines, before, after)):
         raise _unknown(text)
     found, nodes = _named(_plain(name), text), int(machines or 1)
     each = int(before or after) if before or after else None
@@ -95,6 +110,12 @@ def with_this_host(found: Hardware) -> Hardware:
     return replace(found, host_bytes=memory(Place()))
 
 
+def _folded(text: str) -> str:
+    """Lower case, wide letters and digits as usual ones, and 8 卡 as 8x."""
+    usual = unicodedata.normalize("NFKC", text).strip().lower()
+    return _BEFORE.sub(r"\1x ", _BEHIND.sub(r" x\1", usual)).strip()
+
+
 def _plain(name: str) -> str:
     words = re.sub(r"[-_/,()\s]+", " ", name).strip()
     return re.sub(r"\s+", " ", _NOISE.sub(" ", words)).strip()
@@ -108,6 +129,8 @@ def _named(name: str, text: str) -> Hardware:
     bare = name.removeprefix("atlas ")
     products = {each.removeprefix("atlas "): (each, values) for each, values in tree["products"].items()}
     stated = _SIZE.search(bare)
+    if stated and not int(stated[1]):
+        raise _unknown(text)
     without = _SIZE.sub("", bare).strip()
     for candidate in (bare, without):
         if candidate in products:
@@ -210,7 +233,7 @@ def _range(values: dict[str, Any]) -> Range:
 def _unknown(text: str) -> Problem:
     tree = facts()
     known = [*tree["products"], *(name.lower() for name in tree["chips"]), *tree["others"], "cpu"]
-    plain = _plain(re.sub(r"^\d+\s*[x×*]", "", text.lower()))
+    plain = _plain(re.sub(r"^\d+\s*[x×*]", "", _folded(text)))
     near = difflib.get_close_matches(plain, known, n=3, cutoff=0.5) or ["atlas 800t a2", "910b4", "8x64g"]
     return Problem(
         "plan.unknown_hardware", where=text, near=", ".join(each.replace(" ", "-") for each in near)
