@@ -78,14 +78,15 @@ def of_model(
 
     question = question_of(named(model), there, engine, given, global_batch)
     ways = search(question)
-    strategy, offload, zero = question.strategy, given.get("offload", "none"), given.get("zero")
+    strategy, zero = question.strategy, given.get("zero")
+    if zero is None and strategy.offload == "all":
+        zero = 3
     if ways:
         plan = ways[0].plan
-    elif engine is None and offload == "none":
+    elif engine is None:
         plan = judge.choose(question.spec, strategy, there, zero)
     else:
-        level = (3 if offload == "all" else 0) if zero is None else zero
-        plan = judge.make(question.spec, replace(strategy, zero=level), engine or "torch", there)
+        plan = judge.make(question.spec, replace(strategy, zero=zero or 0), engine, there)
     return Asked(model, question, ways, plan, None if tokens is None else Work(tokens))
 
 

@@ -9,7 +9,7 @@ from typing import Literal
 from tengtune.models.spec import ModelSpec
 from tengtune.plan import can, memory, time
 from tengtune.plan.hardware import Hardware
-from tengtune.plan.profiles import DEEPSPEED, ON_CPU, PROFILES
+from tengtune.plan.profiles import DEEPSPEED, ON_CPU, OURS, PROFILES
 from tengtune.plan.strategy import Profile, Range, Strategy
 
 Verdict = Literal["fits", "tight", "no", "unknown"]
@@ -87,13 +87,8 @@ def judged(need: Range, there: int | None) -> Verdict:
 
 
 def make(spec: ModelSpec, strategy: Strategy, engine: str, hardware: Hardware, dtype: str = "auto") -> Plan:
-    """The plan of one strategy. What our back ends lack is reckoned as DeepSpeed has it. dtype: of the run
-    file."""
-    profile = PROFILES[engine]
-    if strategy.zero not in profile.zero or strategy.offload not in profile.offload:
-        profile = DEEPSPEED
-    elif hardware.is_cpu:
-        profile = ON_CPU.get(engine, profile)
+    """The plan of one strategy. dtype: of the run file."""
+    profile = reckoned(engine, strategy, hardware.is_cpu)
     card = memory.card_bytes(spec, strategy, profile, hardware.context, hardware.link_bytes)
     host = memory.host_bytes(spec, strategy, profile)
     if hardware.is_cpu:
@@ -103,15 +98,33 @@ def make(spec: ModelSpec, strategy: Strategy, engine: str, hardware: Hardware, d
     return Plan(spec, strategy, engine, profile, hardware, dtype, card, host, disk, lacks)
 
 
+def reckoned(engine: str, strategy: Strategy, on_cpu: bool) -> Profile:
+    """Whose figures the sum has: DeepSpeed's where the program has no such level of ZeRO; its own where it
+    lacks the offload alone, which then takes gradients and optimizer off its cards, float32 masters too, and
+    no card needs more for it."""
+    own = (ON_CPU if on_cpu and engine in ON_CPU else PROFILES)[engine]
+    if strategy.zero not in own.zero:
+        return DEEPSPEED
+    if strategy.offload in own.offload:
+        return own
+    full = own.full
+    if full.weights > strategy.width_bytes:
+        optimizer = full.optimizer + full.weights
+        full = replace(full, weights=strategy.width_bytes, optimizer=optimizer)
+    return replace(own, full=full, offload_factor=DEEPSPEED.offload_factor)
+
+
 def choose(spec: ModelSpec, strategy: Strategy, hardware: Hardware, zero: int | None) -> Plan:
     """What is shown where our back ends can run it in no way that fits, and no option says how cards share
     the work: the first that would fit of PyTorch with the whole model on each, MindSpore with 1/N of all, and
-    ZeRO-1 to 3; else the first that is tight; else the one that needs least."""
-    asked = [("torch", 0)] if strategy.cards == 1 else [("torch", 0), ("mindspore", 0), *_ZERO]
+    ZeRO-1 to 3; else the first that is tight; else the one that needs least. With offload, which none of them
+    has, always the one that needs least."""
+    offloads = strategy.offload != "none"
+    asked = [("torch", 0), ("mindspore", 0), *_ZERO] if strategy.cards > 1 else [("torch", 0)]
     if zero is not None:
-        asked = [("torch", zero)]
+        asked = [(engine, zero) for engine in OURS] if offloads else [("torch", zero)]
     plans = [make(spec, replace(strategy, zero=level), engine, hardware) for engine, level in asked]
-    for wanted in ("fits", "tight", "unknown"):
+    for wanted in () if offloads else ("fits", "tight", "unknown"):
         found = next((plan for plan in plans if plan.verdict == wanted), None)
         if found is not None:
             return found

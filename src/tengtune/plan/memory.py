@@ -211,12 +211,16 @@ def logits_bytes(spec: ModelSpec, strategy: Strategy, profile: Profile) -> Range
 def gathered_bytes(spec: ModelSpec, strategy: Strategy, profile: Profile) -> Range:
     """Whole tensors and buckets beside each card's parts; none on one card that keeps all.
 
-    deepspeed: ZeRO-2 a bucket; ZeRO-3 parameters in use (at most 1e9 of 2 bytes), buckets and one embedding.
+    deepspeed: ZeRO-2 a bucket, offload alone one that is no larger than the gradients; ZeRO-3 parameters in
+    use (at most 1e9 of 2 bytes), buckets and one embedding.
     mindspore: embedding and head with their gradients, whole, a block with its gradient twice. (deepspeed's
     documentation of stage3_max_live_parameters and reduce_bucket_size; backends/mindspore/parallel.py)
     """
     count = counts(spec)
-    if profile.gathers == "deepspeed" and (strategy.zero >= 2 or strategy.offload != "none"):
+    if profile.gathers == "deepspeed" and strategy.zero < 2 and strategy.offload != "none":
+        sent = state_bytes(spec, strategy, profile).gradients * stage(spec, strategy)
+        return sent.least(exactly(BUCKET_BYTES))
+    if profile.gathers == "deepspeed" and strategy.zero >= 2:
         if strategy.zero < 3:
             return exactly(BUCKET_BYTES)
         live = 2.0 * min(LIVE_PARAMETERS, count.total) + 2.0 * count.embedding
@@ -258,6 +262,19 @@ class Moment:
     @property
     def total(self) -> Range:
         return self.gradients + self.activations + self.logits + self.buffers + self.step
+
+    def not_below(self, low: float) -> Moment:
+        """The moment with low figures that are nearer to the expected ones, by as much as makes their sum
+        `low`: another moment takes so much at least."""
+        total = self.total
+        if total.low >= low:
+            return self
+        nearer = (low - total.low) / (total.expected - total.low)
+        raised = {
+            name: Range(each.low + nearer * (each.expected - each.low), each.expected, each.high)
+            for name, each in self.__dict__.items()
+        }
+        return Moment(**raised)
 
 
 def moments(spec: ModelSpec, strategy: Strategy, profile: Profile) -> list[Moment]:
@@ -333,6 +350,7 @@ def card_bytes(
     optimizer = optimizer_bytes(spec, strategy, profile)
     each = moments(spec, strategy, profile)
     most = max(each, key=lambda moment: moment.total.expected)
+    most = most.not_below(max(moment.total.low for moment in each))
     rest = max(moment.total.high for moment in each) - most.total.high
     tensors = weights + optimizer + most.total
     slack = profile.fragmentation

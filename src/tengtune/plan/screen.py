@@ -10,7 +10,7 @@ from tengtune.plan import time_screen
 from tengtune.plan.columns import padded, width
 from tengtune.plan.hardware import GIB
 from tengtune.plan.judge import Plan, Verdict
-from tengtune.plan.profiles import OURS
+from tengtune.plan.profiles import OURS, PROFILES
 from tengtune.plan.remedy import Remedy
 from tengtune.plan.strategy import Range
 from tengtune.plan.work import Work
@@ -100,6 +100,8 @@ def notes_of(plan: Plan) -> list[tuple[str, dict[str, object]]]:
         notes.append(("plan.lacking", {"features": asked_for(plan.lacking), "engine": plan.engine}))
     if plan.profile.name != plan.engine:
         notes.append(("plan.stand_in", {"engine": plan.engine, "profile": plan.profile.name}))
+    elif plan.strategy.offload not in PROFILES[plan.engine].offload:
+        notes.append(("plan.own_offload", {"engine": plan.engine}))
     elif plan.engine not in OURS:
         notes.append(("plan.other_program", {"profile": plan.profile.name}))
     if not hardware.is_cpu:
