@@ -300,9 +300,11 @@ def moments(spec: ModelSpec, strategy: Strategy, profile: Profile) -> list[Momen
         new = embedding * (spec.tie + again)
     labels = 0.0 if profile.logits is None else LABEL_ROWS * strategy.width_bytes
     rows = exactly(labels * strategy.tokens * spec.hidden)
+    logits = logits_bytes(spec, strategy, profile)
+    spare = logits if profile.keeps_logits else NOTHING
     return [
-        Moment(first, kept + rows, logits_bytes(spec, strategy, profile), beside),
-        Moment(first + exactly(waiting), layer, NOTHING, beside),
+        Moment(first, kept + rows, logits, beside),
+        Moment(first + exactly(waiting), layer, spare, beside),
         Moment(gradients + exactly(new), NOTHING, NOTHING, beside),
         Moment(gradients, step=exactly(step_bytes(spec, strategy, profile))),
     ]

@@ -120,9 +120,10 @@ MINDSPORE_CPU = replace(
     score_bytes=13.0,
     logit_bytes=Range(7, 8, 9),
     logits=1 << 25,
+    keeps_logits=True,
     largest_bytes=50.0,
     context=Range(0.15e9, 0.19e9, 0.25e9),
-    fragmentation=Range(0.95, 1.0, 1.1),
+    fragmentation=Range(1.0, 1.05, 1.12),
 )
 HF_TRAINER = Profile(
     name="hf-trainer",

@@ -146,12 +146,12 @@ class Profile:
     score_bytes: of a score of attention. logit_bytes: of a logit at the loss; logits: most of 16 bits that
     exist at a time, None: all; spare_logits: bytes that the allocator keeps of earlier ones, at most.
     head_bytes: a trained embedding's or head's further copies, per parameter of one of them; largest_bytes:
-    the same at the optimizer's step. gradients_grow: they come one by one. held_checkpoint: up to so many
-    bytes a checkpoint is copied in the same memory. gathers: how whole tensors are brought together of parts.
-    shards: every rank keeps 1/N of all, whatever `zero` is. context: outside the allocator, None: the card's
-    own figure. offload_factor: the host's memory per byte that is moved there. checkpoint_bytes: on the disk
-    per trained parameter. maps_weights: loading copies nothing. splits: cards may share
-    each layer.
+    the same at the optimizer's step. gradients_grow: they come one by one. keeps_logits: their memory serves
+    nothing else. held_checkpoint: up to so many bytes a checkpoint is copied in the same memory. gathers: how
+    whole tensors are brought together of parts. shards: every rank keeps 1/N of all, whatever `zero` is.
+    context: outside the allocator, None: the card's own figure. offload_factor: the host's memory per byte
+    that is moved there. checkpoint_bytes: on the disk per trained parameter. maps_weights: loading copies
+    nothing. splits: cards may share each layer.
     """
 
     name: str
@@ -166,6 +166,7 @@ class Profile:
     working: Kept | None = None
     score_bytes: float = 0.0
     gradients_grow: bool = False
+    keeps_logits: bool = False
     held_checkpoint: float = 0.0
     logits: int | None = None
     spare_logits: Range = NOTHING

@@ -64,7 +64,8 @@ class Forecast:
     def figures(self, backend: Backend, console: Console) -> dict[str, Any]:
         """planned_memory_bytes (low, expected, high) and measured_memory_bytes, the largest of all ranks."""
         mine = backend.peak_bytes()
-        measured = backend.ranks.most(self._peak.bytes - self._before if mine is None else mine)
+        mine = self._peak.bytes - self._before if mine is None else mine
+        measured = max(map(int, backend.ranks.gather(str(mine))))
         if self._planned is None or measured <= 0:
             return {}
         expected = self._planned.expected
