@@ -149,6 +149,20 @@ def test_disk_is_judged_where_it_is_known() -> None:
     assert (answer["disk"]["verdict"], answer["verdict"]) == ("no", "no")
 
 
+@pytest.mark.parametrize(
+    ("text", "size"), [("768", 768e9), ("768GB", 768e9), ("1.5 TB", 1.5e12), ("64GiB", 64 * 2**30)]
+)
+def test_sizes_as_people_write_them(text: str, size: float) -> None:
+    assert data("--model", "Qwen-7B", "--hardware", "910b4", "--host-memory", text)["host"]["there"] == size
+
+
+@pytest.mark.parametrize("text", ["0", "-5", "x", "768 MB", "nan", "2e9"])
+def test_what_is_no_size_is_said_with_what_is(text: str) -> None:
+    code, out, err = plan("--model", "Qwen-7B", "--hardware", "910b4", f"--disk={text}")
+    assert (code, out) == (2, "")
+    assert "so many GB, as in 768, 768GB or 1.5TB" in err
+
+
 def test_full_tuning_takes_the_back_end_that_fits() -> None:
     answer = data("--model", "Qwen/Qwen-7B-Chat", "--hardware", "8x 910b3", "--method", "full")
     assert (answer["verdict"], answer["engine"], answer["lacking"]) == ("fits", "mindspore", [])

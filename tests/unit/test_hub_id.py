@@ -60,6 +60,7 @@ def test_a_typo_finds_the_model(text: str, expected: str) -> None:
 
 def test_the_owner_may_be_left_out_of_a_known_model() -> None:
     assert hub_id.full_id("qwen2.5-7b-instruct") == "Qwen/Qwen2.5-7B-Instruct"
+    assert hub_id.full_id("qwen14b") == hub_id.full_id("Qwen/Qwen_14B") == "Qwen/Qwen-14B"
     assert hub_id.full_id("Mine-7B") == "Mine-7B"
     assert len(hub_id.known_ids()) == 2 * 28  # the table's 28 models, base and chat
 

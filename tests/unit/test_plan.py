@@ -53,11 +53,16 @@ def test_counts_are_exact(row: dict[str, str]) -> None:
         ("Qwen/Qwen-14B-Chat", "Qwen-14B"),
         ("qwen2.5-7b-instruct", "Qwen2.5-7B"),
         ("Qwen3-8B-Base", "Qwen3-8B"),
+        ("Qwen14B", "Qwen-14B"),
+        ("qwen_14b", "Qwen-14B"),
+        ("qwen1.8b", "Qwen-1_8B"),
+        ("Qwen2_5-7B-Instruct", "Qwen2.5-7B"),
     ],
 )
 def test_models_by_the_names_of_hubs(name: str, known_as: str) -> None:
     assert known.spec(name) == qwen(known_as)
     assert known.spec("Qwen/Qwen-15B") is None
+    assert known.spec("Qwen2-57B") is None  # not Qwen2.5-7B without its point
 
 
 def test_the_adapter_of_qwen1_shares_one_a() -> None:
@@ -300,13 +305,24 @@ def test_nothing_is_proposed_where_nothing_helps() -> None:
         ("a100 40g", "A100 40 GB", None, 40, None),
         ("8x32g", "32 GB", 8, 32, None),
         ("8 × 64GB", "64 GB", 8, 64, None),
-        ("Atlas 800T A2 x 2", "Atlas 800T A2", 2, 64, "A2"),
+        ("Atlas 800T A2 x 2", "Atlas 800T A2", 16, 64, "A2"),
         ("８ｘ９１０Ｂ４", "910B4", 8, 32, "A2"),
         ("昇腾910B4", "910B4", None, 32, "A2"),
         ("4 张昇腾 910B4", "910B4", 4, 32, "A2"),
         ("910b4，8卡", "910B4", 8, 32, "A2"),
         ("2台8卡 910B4", "910B4", 16, 32, "A2"),
         ("2 台华为 Atlas 800T A2", "Atlas 800T A2", 16, 64, "A2"),
+        ("Atlas 800 (Model 9000)", "Atlas 800 9000", 8, 32, "910"),
+        ("Atlas 800", "Atlas 800 9000", 8, 32, "910"),
+        ("ascend910a", "910A", None, 32, "910"),
+        ("Ascend910B1", "910B1", None, 64, "A2"),
+        ("Ascend910_9392", "A3", None, 64, "A3"),
+        ("Atlas300TA2", "Atlas 300T A2", None, 32, "A2"),
+        ("910Pro-A", "910ProA", None, 32, "910"),
+        ("Atlas 300T Pro (Model 9000)", "Atlas 300T Pro", None, 32, "910"),
+        ("8张910A", "910A", 8, 32, "910"),
+        ("昇腾910B3 8卡", "910B3", 8, 64, "A2"),
+        ("8 cards of 910b4", "910B4", 8, 32, "A2"),
     ],
 )
 def test_names_people_use(text: str, name: str, count: int | None, gib: int, generation: str | None) -> None:
@@ -315,10 +331,37 @@ def test_names_people_use(text: str, name: str, count: int | None, gib: int, gen
     assert found.memory_bytes == gib << 30
 
 
-def test_machines_and_cards() -> None:
-    for text in ("2x8x 910b4", "2台8卡 910b4", "2 台 Atlas 800T A2"):
-        assert hardware.find(text).nodes == 2
-    assert hardware.find("８卡 910b4").nodes == 1
+@pytest.mark.parametrize(
+    ("text", "machines", "cards", "said"),
+    [
+        ("2x8x 910b4", 2, 16, False),
+        ("2台8卡 910b4", 2, 16, False),
+        ("2 台 Atlas 800T A2", 2, 16, False),
+        ("８卡 910b4", 1, 8, False),
+        ("2x Atlas 800 (9000)", 2, 16, True),
+        ("2台 Atlas 800 9000", 2, 16, False),
+        ("2 servers of Atlas 800T A2", 2, 16, False),
+        ("2台8卡 910A", 2, 16, False),
+        ("2台 910A", 2, 16, True),
+        ("2x8x atlas 800 9000", 2, 16, False),
+        ("4x Atlas 800T A2", 4, 32, True),
+        ("1x Atlas 800T A2", 1, 8, False),
+        ("1x4x Atlas 800T A2", 1, 4, False),
+        ("4x atlas-300t-a2", 1, 4, False),
+        ("16x910a", 2, 16, True),
+        ("12x910a", 2, 12, True),
+        ("16x910b2c", 1, 16, False),
+        ("16xa100", 1, 16, False),
+    ],
+)
+def test_machines_and_cards(text: str, machines: int, cards: int, said: bool) -> None:
+    """What was read into a mere number is said."""
+    found = hardware.find(text)
+    assert (found.nodes, found.count) == (machines, cards)
+    assert ("plan.counted_machines" in found.doubts) == said
+
+
+def test_a_cpu_is_hardware() -> None:
     assert hardware.find("cpu").is_cpu
 
 
@@ -328,6 +371,8 @@ def test_machines_and_cards() -> None:
         ("8x Atlas 800T A2", "plan.counted_cards"),
         ("atlas-300t-a2", "plan.memory_unproved"),
         ("8x910b", "plan.which_910b"),
+        ("atlas 800", "plan.which_800"),
+        ("8x910", "plan.which_910"),
         ("a100-80g", "plan.nominal"),
         ("8x32g", "plan.any_card"),
         ("8x48g", "plan.nominal"),
@@ -348,7 +393,7 @@ def test_what_nobody_measured_is_not_called_fit_near_the_limit() -> None:
     "text",
     [
         *("atlas-800t-b2", "", "x", "8x", "0x910b4", "3x910b4x2", "910b5", "910b4x", "-1x910b4", "8x64"),
-        *("00x64g", "8x0g", "0g", "٤x910b4", "4x٣٢g", "2台910b4", "0台8卡 910b4", "8卡", "910b4,910b3"),
+        *("00x64g", "8x0g", "0g", "٤x910b4", "4x٣٢g", "0台910b4", "3张910b4x2", "0台8卡 910b4", "8卡", "910b4,910b3"),
     ],
 )
 def test_unknown_hardware_is_a_problem(text: str) -> None:

@@ -161,4 +161,6 @@ def _wanted(kind: click.ParamType[Any]) -> str:
         low = "" if kind.min is None else f"{kind.min:g} {'<' if kind.min_open else '<='} "
         high = "" if kind.max is None else f" {'<' if kind.max_open else '<='} {kind.max:.10g}"
         return f"{language.say(f'ui.{name}')}, {low}x{high}"
-    return language.say("ui.readable_path" if isinstance(kind, click.Path) else "ui.another_value")
+    if isinstance(kind, click.Path):
+        return language.say("ui.readable_path")
+    return language.say(getattr(kind, "wanted", "ui.another_value"))

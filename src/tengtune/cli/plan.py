@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,27 @@ from tengtune.ui.problems import UNFIT_MACHINE
 if TYPE_CHECKING:
     from tengtune.cli.plan_ask import Asked
 
-_GB = click.FloatRange(min=0, min_open=True, max=1e9)
+
+
+class Gigabytes(click.ParamType):
+    """So many GB, 1e9 bytes: "768", "768GB", "1.5T", "512 GiB"."""
+
+    name = "gigabytes"
+    wanted = "plan.a_size"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """The number of GB; a usage error for anything else, for none, and for more than 1e9."""
+        match = re.fullmatch(r"(\d+(?:\.\d+)?(?:e\d+)?)\s*([gt]?)(i?)b?", str(value).strip().lower())
+        size = 0.0
+        if match is not None:
+            size = float(match[1]) * (1000.0 if match[2] == "t" else 1.0)
+            size *= (1.024**4 if match[2] == "t" else 1.024**3) if match[3] else 1.0
+        if not 0 < size <= 1e9:
+            self.fail(str(value), param, ctx)
+        return size
+
+
+_GB = Gigabytes()
 _ROWS = click.IntRange(1, 1 << 20)
 
 
@@ -26,13 +47,13 @@ _ROWS = click.IntRange(1, 1 << 20)
 @click.option("--hardware", multiple=True, metavar="TEXT", help="cli.opt_plan_hardware")
 @click.option("--method", multiple=True, type=click.Choice(["lora", "full"]), help="cli.opt_plan_method")
 @click.option("--engine", type=click.Choice(list(PROFILES)), help="cli.opt_plan_engine")
-@click.option("--zero", type=click.IntRange(0, 3), help="cli.opt_plan_zero")
+@click.option("--zero", type=click.IntRange(0, 3), metavar="N", help="cli.opt_plan_zero")
 @click.option("--offload", type=click.Choice(["none", "optimizer", "all"]), help="cli.opt_plan_offload")
 @click.option("--base", type=click.Choice(["compute", "int8", "int8-all"]), help="cli.opt_plan_base")
-@click.option("--rank", type=click.IntRange(1, 1024), help="cli.opt_plan_rank")
-@click.option("--seq-len", type=click.IntRange(8, 1 << 20), help="cli.opt_plan_seq_len")
-@click.option("--micro-batch", type=_ROWS, help="cli.opt_plan_micro_batch")
-@click.option("--global-batch", type=_ROWS, help="cli.opt_plan_global_batch")
+@click.option("--rank", type=click.IntRange(1, 1024), metavar="N", help="cli.opt_plan_rank")
+@click.option("--seq-len", type=click.IntRange(8, 1 << 20), metavar="N", help="cli.opt_plan_seq_len")
+@click.option("--micro-batch", type=_ROWS, metavar="N", help="cli.opt_plan_micro_batch")
+@click.option("--global-batch", type=_ROWS, metavar="N", help="cli.opt_plan_global_batch")
 @click.option("--recompute", type=click.Choice(["none", "full"]), help="cli.opt_plan_recompute")
 @click.option("--tensor", type=click.IntRange(1, 64), metavar="N", help="cli.opt_plan_tensor")
 @click.option("--host-memory", type=_GB, metavar="GB", help="cli.opt_plan_host_memory")

@@ -38,11 +38,16 @@ def hub_id_in(path: str, beside: Path) -> str | None:
 
 
 def full_id(text: str) -> str:
-    """`text` with the owner put before it when it is the bare name of a known model, in any case."""
-    for known in known_ids():
-        if text.lower() == known.split("/")[1].lower():
-            return known
-    return text
+    """The id of the known model whose name `text` is, with or without its owner and as `joined` has it; else
+    `text`."""
+    wanted = joined(text.lower().removeprefix("qwen/"))
+    return next((known for known in known_ids() if joined(known.split("/")[1]) == wanted), text)
+
+
+def joined(name: str) -> str:
+    """A model's name in small letters, without what joins its parts, but for the point of a number, which some
+    write as _: one for Qwen-14B, Qwen14B and qwen_14b."""
+    return re.sub(r"[-_ ]", "", re.sub(r"(?<=\d)_(?=\d)", ".", name.lower()))
 
 
 @functools.cache

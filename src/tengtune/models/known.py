@@ -7,7 +7,7 @@ import functools
 from importlib import resources
 from typing import cast
 
-from tengtune.models.hub_id import nearest
+from tengtune.models.hub_id import joined, nearest
 from tengtune.models.spec import Family, ModelSpec
 
 _SUFFIXES = ("-chat", "-instruct", "-base")
@@ -21,12 +21,12 @@ def table() -> dict[str, ModelSpec]:
 
 
 def spec(text: str) -> ModelSpec | None:
-    """The spec of a model by its name, with or without its owner and -Chat, -Instruct or -Base, in any
-    case."""
-    wanted = text.rstrip("/").split("/")[-1].lower()
+    """The spec of a model by its name, with or without its owner and -Chat, -Instruct or -Base, in any case and
+    however its parts are joined: Qwen14B, qwen_14b, qwen1.8b."""
+    wanted = joined(text.rstrip("/").split("/")[-1])
     for suffix in _SUFFIXES:
-        wanted = wanted.removesuffix(suffix)
-    return next((each for name, each in table().items() if name.lower() == wanted), None)
+        wanted = wanted.removesuffix(joined(suffix))
+    return next((each for name, each in table().items() if joined(name) == wanted), None)
 
 
 def near(text: str) -> str:

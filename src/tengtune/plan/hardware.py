@@ -5,30 +5,19 @@ from __future__ import annotations
 import difflib
 import functools
 import re
-import unicodedata
 from dataclasses import dataclass, replace
 from importlib import resources
 from typing import Any
 
 from tengtune.host import chips
 from tengtune.host.place import Place
+from tengtune.plan import names
 from tengtune.plan.strategy import Range
 from tengtune.ui.problems import Problem
 
 GIB = 1 << 30
 
-_COUNTED = re.compile(
-    r"(?:(\d{1,5})\s*[x×*]\s*(?=\d+\s*[x×*]))?(?:(\d{1,5})\s*[x×*]\s*)?(.+?)(?:\s*[x×*]\s*(\d{1,5}))?",
-    re.ASCII,
-)
-_SIZE = re.compile(r"(\d{1,4})\s*(?:gib|gb|g)", re.ASCII)
-_NOISE = re.compile(
-    r"昇腾|华为|英伟达|\b(?:huawei|nvidia|ascend|geforce|sxm\d?|pcie|npu|gpu|cards?|of)\b", re.ASCII
-)
-# How Chinese counts: 2 台 8 卡, 4 张; cards before the name or behind it.
-_MACHINES = re.compile(r"(\d{1,5})\s*(?:台|机|节点)的?\s*(.+)", re.ASCII)
-_BEFORE = re.compile(r"^(\d+)\s*(?:张卡|块卡|张|块|卡)的?\s*(?=\S)", re.ASCII)
-_BEHIND = re.compile(r"(?<=\S)\s*,?\s*\b(\d+)\s*(?:张卡|块卡|张|块|卡)$", re.ASCII)
+_SIZE = re.compile(r"(\d{1,4})\s*(?:gib|gb|g)\b", re.ASCII)
 
 
 @dataclass(frozen=True)
@@ -37,7 +26,7 @@ class Hardware:
 
     name: as npu-smi or their maker calls them. count: of all machines, None where the name gave none.
     memory_bytes: of one card, None for a CPU, whose ranks share the host's. usable_bytes: what frameworks
-    get of it, None where nobody measured. generation: of Ascend cards. host_bytes, disk_bytes: one
+    get of it, None where nobody measured. generation, chip (npu-smi's name): of Ascend cards. host_bytes, disk_bytes: one
     machine's, None: not known. doubts: codes of texts that say what was read into a name. peak_flops: of
     16-bit products a second; hbm_bytes_per_s: the card's memory; link_bytes_per_s: what a card sends to the
     others of its machine, in a mesh to each of them; node_bytes_per_s: to other machines. None: not known.
@@ -50,6 +39,7 @@ class Hardware:
     context: Range
     link_bytes: float
     generation: str | None = None
+    chip: str | None = None
     host_bytes: int | None = None
     disk_bytes: int | None = None
     nodes: int = 1
@@ -76,31 +66,44 @@ def facts() -> dict[str, Any]:
 
 
 def find(text: str) -> Hardware:
-    """The hardware that "4x atlas-300t-a2", "910b4", "8x Atlas 800T A2", "a100-80g", "8x32g" or "cpu" names.
+    """The hardware that "4x atlas-300t-a2", "910b4", "2x Atlas 800 (9000)", "8张910A", "2x8x 910b4" (machines x
+    cards), "a100-80g", "8x32g" or "cpu" names.
 
-    A machine without a number means all its cards. Problem for a name nobody listed, with the nearest, and
-    for cards that do not train.
+    A machine of several cards without a number means all its cards, with one so many machines, but for the
+    number of its own cards: "8x Atlas 800T A2" are the eight of one. More Ascend cards than a machine holds
+    are several machines. Problem for a name nobody listed, with the nearest, and for cards that do not train.
     """
-    folded = _folded(text)
-    several = _MACHINES.fullmatch(folded)
-    if several is not None:
-        one, nodes = find(several[2]), int(several[1])
-        if one.count is None or one.nodes > 1 or not nodes:
-            raise _unknown(text)
-        return replace(one, count=one.count * nodes, nodes=nodes)
-    match = _COUNTED.fullmatch(folded)
-    if match is None:
+    counted = names.counted(text)
+    if counted is None:
         raise _unknown(text)
-    machines, before, name, after = match.groups()
-    if (before and after) or any(count and not int(count) for count in (machines, before, after)):
-        raise _unknown(text)
-    found, nodes = _named(_plain(name), text), int(machines or 1)
-    each = int(before or after) if before or after else None
-    if each is not None and found.count is not None and found.count > 1:
-        found = replace(found, doubts=(*found.doubts, "plan.counted_cards"))
-    if each is None and found.count == 1:
+    found, machines, each = _named(counted.name, text), counted.machines, counted.cards
+    own = found.count or 1
+    if counted.number is not None and own > 1:
+        if counted.number == own:
+            found, each = replace(found, doubts=(*found.doubts, "plan.counted_cards")), own
+        else:
+            machines = counted.number
+    elif counted.number is not None:
+        each = counted.number
+    if each is None and own == 1 and machines is None:
         return replace(found, count=None)
-    return replace(found, count=(each or found.count or 1) * nodes, nodes=nodes)
+    most = _most(found)
+    if each is None:
+        each = own if own > 1 else most or 1
+        if own == 1 or (counted.number or 1) > 1:
+            found = replace(found, doubts=(*found.doubts, "plan.counted_machines"))
+    if machines is None and most is not None and each > most:
+        machines = next(count for count in range(-(-each // most), each + 1) if each % count == 0)
+        each //= machines
+        found = replace(found, doubts=(*found.doubts, "plan.counted_machines"))
+    nodes = machines or 1
+    return replace(found, count=each * nodes, nodes=nodes)
+
+
+def _most(card: Hardware) -> int | None:
+    """How many such cards a machine holds; None where that is not known."""
+    most: dict[str, int] = facts()["machines"]
+    return most.get(card.chip or "", most.get(card.generation or ""))
 
 
 def with_this_host(found: Hardware) -> Hardware:
@@ -110,49 +113,44 @@ def with_this_host(found: Hardware) -> Hardware:
     return replace(found, host_bytes=memory(Place()))
 
 
-def _folded(text: str) -> str:
-    """Lower case, wide letters and digits as usual ones, and 8 卡 as 8x."""
-    usual = unicodedata.normalize("NFKC", text).strip().lower()
-    return _BEFORE.sub(r"\1x ", _BEHIND.sub(r" x\1", usual)).strip()
-
-
-def _plain(name: str) -> str:
-    words = re.sub(r"[-_/,()\s]+", " ", name).strip()
-    return re.sub(r"\s+", " ", _NOISE.sub(" ", words)).strip()
-
-
 def _named(name: str, text: str) -> Hardware:
-    """The hardware of a plain name: CPU, product, chip, another maker's card, or a mere size."""
+    """The hardware of a name: CPU, product, chip, another maker's card, or a mere size."""
     tree = facts()
-    if name == "cpu":
+    if names.key(name) == "cpu":
         return Hardware("CPU", None, None, None, _range(tree["other"]), 0.0)
-    bare = name.removeprefix("atlas ")
-    products = {each.removeprefix("atlas "): (each, values) for each, values in tree["products"].items()}
-    stated = _SIZE.search(bare)
+    stated = _SIZE.search(name)
     if stated and not int(stated[1]):
         raise _unknown(text)
-    without = _SIZE.sub("", bare).strip()
+    bare, without = names.key(name), names.key(_SIZE.sub("", name))
+    products = {names.key(each): (each, values) for each, values in tree["products"].items()}
+    known = {names.key(each): each for each in tree["chips"]}
+    others = {names.key(each): each for each in tree["others"]}
     for candidate in (bare, without):
-        if candidate in products:
-            return _product(*products[candidate], stated)
-    names = {each.lower().replace("-", " "): each for each in tree["chips"]}
-    for candidate in (bare, without):
+        meant, *doubt = tree["aliases"].get(candidate, [candidate])
+        candidate = names.key(meant)
         if candidate == "910b":  # to people the A2 cards, to npu-smi a card of the first generation
-            card = ascend("910B3", int(stated[1]) if stated else 64)
-            return replace(card, name="910B", doubts=(*card.doubts, "plan.which_910b"))
-        if candidate in names:
-            return ascend(names[candidate], int(stated[1]) if stated else tree["chips"][names[candidate]])
-    if without in tree["others"]:
-        size = int(stated[1]) if stated else tree["others"][without]
+            found = replace(ascend("910B3", int(stated[1]) if stated else 64), name="910B")
+            doubt = ["plan.which_910b"]
+        elif candidate in products:
+            found = _product(*products[candidate], stated)
+        elif candidate in known:
+            chip = known[candidate]
+            found = ascend(chip, int(stated[1]) if stated else tree["chips"][chip])
+        else:
+            continue
+        return replace(found, doubts=(*found.doubts, *doubt))
+    if without in others:
+        chip = others[without]
+        size = int(stated[1]) if stated else tree["others"][chip]
         context, link = _range(tree["other"]), tree["other"]["link_gb"] * 1e9
-        name = f"{without.upper()} {size} GB"
-        card = Hardware(name, 1, size * GIB, None, context, link, doubts=("plan.nominal",))
-        return _with_speed(card, without)
+        shown = f"{chip.upper()} {size} GB"
+        card = Hardware(shown, 1, size * GIB, None, context, link, doubts=("plan.nominal",))
+        return _with_speed(card, chip)
     if stated and not without:
         card = ascend(f"{stated[1]} GB", int(stated[1]))
         return replace(card, doubts=("plan.any_card", *card.doubts))
-    known = chips.facts().names
-    other = next((each for each in known if each.lower() == bare.replace(" ", "-")), None)
+    chips_known = chips.facts().names
+    other = next((each for each in chips_known if names.key(each) == bare), None)
     if other is not None:
         raise Problem("plan.no_training", where=text, name=other, exit_code=3)
     raise _unknown(text)
@@ -163,7 +161,7 @@ def _product(name: str, values: dict[str, Any], stated: re.Match[str] | None) ->
     size = int(stated[1]) if stated else tree["chips"][values["chip"]]
     card = ascend(values["chip"], size)
     doubts = ("plan.memory_unproved",) if values.get("doubt") == "memory" and not stated else ()
-    words = [word.title() if word == "atlas" else word.upper() for word in name.split()]
+    words = [word.title() if word in ("atlas", "pro") else word.upper() for word in name.split()]
     card = replace(card, name=" ".join(words), count=values["cards"], doubts=(*card.doubts, *doubts))
     return _linked(card, values.get("links"))
 
@@ -180,6 +178,7 @@ def ascend(chip: str, size_gib: int) -> Hardware:
         _range(known),
         known["link_gb"] * 1e9,
         generation="A3" if chip == "A3" else chips.facts().names.get(chip),
+        chip=chip if chip in facts()["chips"] else None,
         doubts=() if usable is not None else ("plan.nominal",),
     )
     return _with_speed(card, chip)
@@ -233,8 +232,11 @@ def _range(values: dict[str, Any]) -> Range:
 def _unknown(text: str) -> Problem:
     tree = facts()
     known = [*tree["products"], *(name.lower() for name in tree["chips"]), *tree["others"], "cpu"]
-    plain = _plain(re.sub(r"^\d+\s*[x×*]", "", _folded(text)))
-    near = difflib.get_close_matches(plain, known, n=3, cutoff=0.5) or ["atlas 800t a2", "910b4", "8x64g"]
+    counted = names.counted(text)
+    plain = names.key(text if counted is None else counted.name)
+    keys = {names.key(each): each for each in known}
+    found = difflib.get_close_matches(plain, list(keys), n=3, cutoff=0.5)
+    near = [keys[each] for each in found] or ["atlas 800t a2", "910b4", "8x64g"]
     return Problem(
         "plan.unknown_hardware", where=text, near=", ".join(each.replace(" ", "-") for each in near)
     )

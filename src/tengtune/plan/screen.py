@@ -93,8 +93,10 @@ def notes_of(plan: Plan) -> list[tuple[str, dict[str, object]]]:
     """What the figures do not cover or rest on, as codes of texts with their values."""
     hardware = plan.hardware
     size = (hardware.memory_bytes or 0) // GIB
+    nodes, each = hardware.nodes, (hardware.count or 1) // hardware.nodes
+    values: dict[str, object] = {"name": hardware.name, "memory": size, "nodes": nodes, "each": each}
     notes: list[tuple[str, dict[str, object]]] = [
-        (code, {"name": hardware.name, "memory": size}) for code in hardware.doubts
+        (code, values) for code in hardware.doubts
     ]
     if plan.lacking:
         notes.append(("plan.lacking", {"features": asked_for(plan.lacking), "engine": plan.engine}))
