@@ -393,7 +393,18 @@ def test_what_nobody_measured_is_not_called_fit_near_the_limit() -> None:
     "text",
     [
         *("atlas-800t-b2", "", "x", "8x", "0x910b4", "3x910b4x2", "910b5", "910b4x", "-1x910b4", "8x64"),
-        *("00x64g", "8x0g", "0g", "٤x910b4", "4x٣٢g", "0台910b4", "3张910b4x2", "0台8卡 910b4", "8卡", "910b4,910b3"),
+        *(
+            "00x64g",
+            "8x0g",
+            "0g",
+            "٤x910b4",
+            "4x٣٢g",
+            "0台910b4",
+            "3张910b4x2",
+            "0台8卡 910b4",
+            "8卡",
+            "910b4,910b3",
+        ),
     ],
 )
 def test_unknown_hardware_is_a_problem(text: str) -> None:

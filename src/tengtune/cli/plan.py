@@ -18,8 +18,7 @@ if TYPE_CHECKING:
     from tengtune.cli.plan_ask import Asked
 
 
-
-class Gigabytes(click.ParamType):
+class Gigabytes(click.ParamType):  # type: ignore[type-arg]  # older ones take none
     """So many GB, 1e9 bytes: "768", "768GB", "1.5T", "512 GiB"."""
 
     name = "gigabytes"

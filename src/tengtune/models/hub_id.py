@@ -45,8 +45,8 @@ def full_id(text: str) -> str:
 
 
 def joined(name: str) -> str:
-    """A model's name in small letters, without what joins its parts, but for the point of a number, which some
-    write as _: one for Qwen-14B, Qwen14B and qwen_14b."""
+    """A model's name in small letters, without what joins its parts, but for the point of a number, which
+    some write as _: one for Qwen-14B, Qwen14B and qwen_14b."""
     return re.sub(r"[-_ ]", "", re.sub(r"(?<=\d)_(?=\d)", ".", name.lower()))
 
 

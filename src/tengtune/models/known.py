@@ -21,8 +21,8 @@ def table() -> dict[str, ModelSpec]:
 
 
 def spec(text: str) -> ModelSpec | None:
-    """The spec of a model by its name, with or without its owner and -Chat, -Instruct or -Base, in any case and
-    however its parts are joined: Qwen14B, qwen_14b, qwen1.8b."""
+    """The spec of a model by its name, with or without its owner and -Chat, -Instruct or -Base, in any case
+    and however its parts are joined: Qwen14B, qwen_14b, qwen1.8b."""
     wanted = joined(text.rstrip("/").split("/")[-1])
     for suffix in _SUFFIXES:
         wanted = wanted.removesuffix(joined(suffix))

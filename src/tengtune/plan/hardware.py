@@ -26,10 +26,11 @@ class Hardware:
 
     name: as npu-smi or their maker calls them. count: of all machines, None where the name gave none.
     memory_bytes: of one card, None for a CPU, whose ranks share the host's. usable_bytes: what frameworks
-    get of it, None where nobody measured. generation, chip (npu-smi's name): of Ascend cards. host_bytes, disk_bytes: one
-    machine's, None: not known. doubts: codes of texts that say what was read into a name. peak_flops: of
-    16-bit products a second; hbm_bytes_per_s: the card's memory; link_bytes_per_s: what a card sends to the
-    others of its machine, in a mesh to each of them; node_bytes_per_s: to other machines. None: not known.
+    get of it, None where nobody measured. generation, chip (npu-smi's name): of Ascend cards.
+    host_bytes, disk_bytes: one machine's, None: not known. doubts: codes of texts that say what was read into
+    a name. peak_flops: of 16-bit products a second; hbm_bytes_per_s: the card's memory; link_bytes_per_s:
+    what a card sends to the others of its machine, in a mesh to each of them; node_bytes_per_s: to other
+    machines. None: not known.
     """
 
     name: str
@@ -66,8 +67,8 @@ def facts() -> dict[str, Any]:
 
 
 def find(text: str) -> Hardware:
-    """The hardware that "4x atlas-300t-a2", "910b4", "2x Atlas 800 (9000)", "8张910A", "2x8x 910b4" (machines x
-    cards), "a100-80g", "8x32g" or "cpu" names.
+    """The hardware that "4x atlas-300t-a2", "910b4", "2x Atlas 800 (9000)", "8张910A", "2x8x 910b4" (machines
+    x cards), "a100-80g", "8x32g" or "cpu" names.
 
     A machine of several cards without a number means all its cards, with one so many machines, but for the
     number of its own cards: "8x Atlas 800T A2" are the eight of one. More Ascend cards than a machine holds
@@ -76,28 +77,30 @@ def find(text: str) -> Hardware:
     counted = names.counted(text)
     if counted is None:
         raise _unknown(text)
-    found, machines, each = _named(counted.name, text), counted.machines, counted.cards
-    own = found.count or 1
-    if counted.number is not None and own > 1:
-        if counted.number == own:
-            found, each = replace(found, doubts=(*found.doubts, "plan.counted_cards")), own
-        else:
-            machines = counted.number
-    elif counted.number is not None:
-        each = counted.number
-    if each is None and own == 1 and machines is None:
+    found = _named(counted.name, text)
+    if found.count == 1 and (counted.machines, counted.cards, counted.number) == (None, None, None):
         return replace(found, count=None)
-    most = _most(found)
-    if each is None:
-        each = own if own > 1 else most or 1
-        if own == 1 or (counted.number or 1) > 1:
-            found = replace(found, doubts=(*found.doubts, "plan.counted_machines"))
-    if machines is None and most is not None and each > most:
-        machines = next(count for count in range(-(-each // most), each + 1) if each % count == 0)
-        each //= machines
-        found = replace(found, doubts=(*found.doubts, "plan.counted_machines"))
-    nodes = machines or 1
-    return replace(found, count=each * nodes, nodes=nodes)
+    machines, cards, doubts = _spread(found, counted)
+    if cards is None:
+        raise _unknown(text)
+    return replace(found, count=machines * cards, nodes=machines, doubts=(*found.doubts, *doubts))
+
+
+def _spread(card: Hardware, counted: names.Counted) -> tuple[int, int | None, tuple[str, ...]]:
+    """Machines, cards of each (None: nobody knows how many a machine holds), and what was read into it."""
+    own, most, number = card.count or 1, _most(card), counted.number
+    guessed = ("plan.counted_machines",)
+    if counted.cards is not None and counted.machines is not None:
+        return counted.machines, counted.cards, ()
+    if counted.machines is not None:
+        return counted.machines, own if own > 1 else most, () if own > 1 else guessed
+    if own > 1 and counted.cards is None and number != own:
+        return number or 1, own, guessed if number and number > 1 else ()
+    cards = counted.cards or number or 1
+    if most is None or cards <= most:
+        return 1, cards, ("plan.counted_cards",) if own > 1 and number else ()
+    machines = next(count for count in range(-(-cards // most), cards + 1) if cards % count == 0)
+    return machines, cards // machines, guessed
 
 
 def _most(card: Hardware) -> int | None:

@@ -14,7 +14,9 @@ _COUNTED = re.compile(
 _MACHINES = re.compile(
     r"(?<![\w.])(\d{1,5})\s*(?:台|机|个?节点|(?:machines?|servers?|nodes?)\b)(?:的|\s*of\b)?", re.ASCII
 )
-_CARDS = re.compile(r"(?<![\w.])(\d{1,5})\s*(?:[张块]卡|[张块片卡]|(?:cards?|npus?)\b)(?:的|\s*of\b)?", re.ASCII)
+_CARDS = re.compile(
+    r"(?<![\w.])(\d{1,5})\s*(?:[张块]卡|[张块片卡]|(?:cards?|npus?)\b)(?:的|\s*of\b)?", re.ASCII
+)
 _MAKERS = re.compile("huawei|nvidia|ascend|geforce|华为|昇腾|英伟达")
 _NOISE = re.compile(
     r"\b(?:sxm\d?|pcie|npus?|gpus?|cards?|of|model|training|servers?)\b|型号|训练卡|训练|服务器|卡", re.ASCII
@@ -24,8 +26,8 @@ _MARKS = re.compile(r"[-_/.,()\s]+")
 
 @dataclass(frozen=True)
 class Counted:
-    """A name with what was said of how many: machines and cards of each, or a mere number, which is one or the
-    other."""
+    """A name with what was said of how many: machines and cards of each, or a mere number, which is one
+    or the other."""
 
     name: str
     machines: int | None = None
@@ -34,8 +36,8 @@ class Counted:
 
 
 def counted(text: str) -> Counted | None:
-    """The numbers of "4x NAME", "NAME*4", "2x8x NAME", "8张NAME", "2台NAME", "2 servers of NAME"; None where they
-    contradict each other or are 0."""
+    """The numbers of "4x NAME", "NAME*4", "2x8x NAME", "8张NAME", "2台NAME", "2 servers of NAME"; None where
+    they contradict each other or are 0."""
     plain = folded(text)
     said: dict[str, int] = {}
     for key, pattern in (("machines", _MACHINES), ("cards", _CARDS)):

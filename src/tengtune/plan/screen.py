@@ -95,9 +95,7 @@ def notes_of(plan: Plan) -> list[tuple[str, dict[str, object]]]:
     size = (hardware.memory_bytes or 0) // GIB
     nodes, each = hardware.nodes, (hardware.count or 1) // hardware.nodes
     values: dict[str, object] = {"name": hardware.name, "memory": size, "nodes": nodes, "each": each}
-    notes: list[tuple[str, dict[str, object]]] = [
-        (code, values) for code in hardware.doubts
-    ]
+    notes: list[tuple[str, dict[str, object]]] = [(code, values) for code in hardware.doubts]
     if plan.lacking:
         notes.append(("plan.lacking", {"features": asked_for(plan.lacking), "engine": plan.engine}))
     if plan.profile.name != plan.engine:
