@@ -122,7 +122,7 @@ def test_colours_are_taken_out_wherever_blocks_end(size: int) -> None:
 
 def test_every_error_of_the_facts_has_both_languages_and_a_source() -> None:
     table = yaml.safe_load((FACTS / "errors.yaml").read_text("utf-8"))
-    assert len(table) == 165  # 164 errors of others and one of our own
+    assert len(table) == 182  # 181 errors of others and one of our own
     for id, entry in table.items():
         assert entry["source"], id
         for part in ("means", "fix"):
@@ -153,6 +153,15 @@ def test_every_error_is_found_by_its_own_text() -> None:
         "cann_symbol": "undefined symbol: aclrtMalloc",
         "no_npu_kernel": "Could not run 'aten::x' with arguments from the 'PrivateUse1' backend",
         "glibc": "version `GLIBC_2.34' not found",
+    }
+    forms |= {
+        "hf_tokenizer_class": "Tokenizer class A does not exist or is not currently imported",
+        "hccl_7": "HcclGetRootInfo(&id), error code is 7",
+        "hccl_9": "HcclGetRootInfo(&id), error code is 9",
+        "hccl_11": "HcclGetRootInfo(&id), error code is 11",
+        "hccl_rank_table": "HcclCommInitRankTable failed",
+        "ms_oom": "Malloc for kernel output failed",
+        "ms_version_mismatch": "the version of software package expect one of, does not match",
     }
     forms |= {"hal_missing_build": 'RUN python -c "import torch_npu"'}
     forms |= {

@@ -242,7 +242,7 @@ def test_without_a_known_error_the_three_most_suspicious_lines_are_shown() -> No
     log = (
         b"[INFO] all is well\n[ERROR] a thing failed, retry 1\n[ERROR] a thing failed, retry 2\n"
         b"warning: no error so far\nTraceback (most recent call last):\n  File x\n"
-        b"my.pkg.WidgetError: the widget is bent\nSegmentation fault (core dumped)\n"
+        b"my.pkg.WidgetError: the widget is bent\nterminate called without an active exception\n"
     )
     told = diagnosis(log)
     assert told.error is None

@@ -90,6 +90,64 @@ TEXTS = {
     "RuntimeError: Expected all tensors to be on the same device, but found npu:0 and cpu!": "two_devices",
     "docker: Error response from daemon: unknown or invalid runtime name: ascend.": "docker_runtime",
     "error code is 107003": "acl_107003",
+    "NPU function error: aclInit, error code is 507008": "acl_507008",
+    "[Error]: Failed to obtain the SOC version. ": "acl_507008",
+    "RuntimeError: Malloc for kernel output failed, Memory isn't enough, node:Default/Cast-op446": "ms_oom",
+    "RuntimeError: Malloc for kernel workspace failed, Memory isn't enough, node:Default/a": "ms_oom",
+    "AllocDeviceMemByEagerFree failed, alloc size 301990400": "ms_oom",
+    "RuntimeError: For 'load_param_into_net', a.weight in the argument 'net' should have the same shape as "
+    "a.weight in the argument 'parameter_dict'. But got its shape (2,) in": "ms_load_param",
+    "ImportError: This modeling file requires the following packages that were not found in your "
+    "environment: transformers_stream_generator. Run `pip install a`": "hf_imports",
+    "ValueError: Tokenizer class QWenTokenizer does not exist or is not currently imported.": (
+        "hf_tokenizer_class"
+    ),
+    "AttributeError: module 'torch' has no attribute 'npu'": "npu_unknown",
+    "EJ0003: [PID: 9] 2025-01-01-00:00:00.000.000 Failed to bind the IP port. Reason: The IP": "ej0003",
+    "[PID: 9] 2026-01-01-00:00:00.000.000 Communication_Error_Bind_IP_Port(EJ0003): Failed to bind": "ej0003",
+    "Communication_Error_Bind_IP_Port(EI0020): Failed to enable listening for the NPU network": "ej0003",
+    "RuntimeError: createHCCLComm:a.ts:1508 HCCL function error: HcclGetRootInfo(&hcclID), error code is 7\n"
+    "[ERROR] 2025-06-17-06:11:33 (PID:1, Device:2, RankID:-1) ERR02200 DIST call hccl api failed.\n"
+    "EJ0003: [PID: 1] 2025-06-17-06:11:32.832.492 Failed to bind the IP port. Reason: The IP": "ej0003",
+    "HCCL function error: hcclCommInitRootInfoConfig(n, &r, 0, c, &(comm->hcclComm_)), error code is 7": (
+        "hccl_7"
+    ),
+    "[Init][CommRootInfoConfig]errNo[0x0000000005000007]HcclCommInitRootInfo failed.": "hccl_7",
+    "HCCL function error: HcclGetRootInfo(&hcclID), error code is 9": "hccl_9",
+    "HCCL function error: HcclGetRootInfo(&hcclID), error code is 19": "hccl_11",
+    "HCCL function error: HcclGetRootInfo(&hcclID), error code is 15": None,
+    "call aclnnAdd failed, error code is 7": None,
+    "HcclCommInitRankTable failed, rank[0]": "hccl_rank_table",
+    "tsd client wait response fail, device response code[1]. unknown device error.": "tsd_wait",
+    "EJ0001: Failed to initialize the HCCP process.\n tsd client wait response fail, device": "ej0001",
+    "E39999 tsd client wait response fail, device response code[1]. load aicpu ops package failed, a": (
+        "aicpu_package"
+    ),
+    "EZ9999: The error from device(chipId:0, dieId:0), there is an aicore error, core id is": "kernel_crash",
+    "EZ9999: The error from device(chipId:0), serial number is 7, there is an exception of aicore error": (
+        "kernel_crash"
+    ),
+    "[WARNING] ME(1:1,MainProcess): MindSpore version 2.3.1 and Ascend AI software package (Ascend Data "
+    "Center Solution)version 7.5 does not match, the version of software package expect one of ['7.2']": (
+        "ms_version_mismatch"
+    ),
+    '[WARNING] ME: MindSpore version 2.2.0 and "te" wheel package version 7.0 does not match': (
+        "ms_version_mismatch"
+    ),
+    "the shape does not match": None,
+    "{'loss': nan, 'grad_norm': nan, 'learning_rate': 1e-05}": "loss_nan",
+    "INFO - { Epoch:[  1/  2], step:[   10/  100], loss: nan, per_step_time: 900ms": "loss_nan",
+    "FloatingPointError: Minimum loss scale reached (0.0001). Your loss is probably exploding.": "ls_min",
+    "Killed": "sigkill",
+    "已杀死": "sigkill",
+    "[1]+  Killed                  python finetune.py": "sigkill",
+    "  5%|5         | 5/100 [00:10<03:00,  1.9s/it]Killed": "sigkill",
+    "[launch.py:321:sigkill_handler] ['python', 'a.py'] exits with return code = -9": "sigkill",
+    "Killed the old jobs": None,
+    "Killed by the scheduler's own hook": None,
+    "Segmentation fault (core dumped)": "segfault",
+    "段错误（核心已转储）": "segfault",
+    "Fatal Python error: Segmentation fault": "segfault",
     "error code is 207004": "acl_207004",
     "error code is 207006": "acl_207006",
 }

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from itertools import pairwise
 
-from tengtune.explain.details import Detail, detail_of
-from tengtune.explain.known import Error
+from tengtune.explain.details import Detail, absent_ranks, detail_of
+from tengtune.explain.known import Error, exception_of_a_rank
 from tengtune.explain.scan import Hit
 
 QUIET = timedelta(hours=2)
@@ -21,6 +21,10 @@ CERTAIN = 5
 """How suspicious a line is that ends a program: an exception, a crash."""
 CLOSE = 20
 """Lines above an error in which an exception is that error, in Python's words."""
+CHAIN = 60
+"""Lines within which a rank's exceptions are taken as one that led to the next."""
+WAITING = ("collectives", "missing_ranks", "absent")
+"""Computations on errors of those who wait for other ranks."""
 _NEVER = datetime.max
 
 
@@ -50,13 +54,18 @@ def diagnose(hits: Iterable[Hit]) -> Diagnosis:
     strange = _exceptions(everything, latest)
     if first is None or first.error is None or (first.error.kind == "warning" and strange):
         return Diagnosis(None, _suspects(everything), None, _one_of_each(latest), wrappers, [])
-    same = [hit for hit in latest if hit.error is first.error]
+    own = _own_error(first, latest, strange) if first.error.kind == "symptom" else []
+    if own:
+        first, latest = own[0], [*own, *(hit for hit in latest if hit not in own)]
+    error = first.error
+    same = [hit for hit in latest if hit.error is error]
     evidence = [first, *(hit for hit in same if hit is not first)]
     elsewhere = (hit for hit in latest if (hit.file, hit.line) != (first.file, first.line))
-    others = [hit for hit in _one_of_each(elsewhere) if hit.error is not first.error]
-    unexplained = _suspects(_before(first, strange)) if first.error.kind == "symptom" else []
-    detail = detail_of(evidence)
-    return Diagnosis(first.error, evidence, detail, others, wrappers, _one_of_each(before), unexplained)
+    others = [hit for hit in _one_of_each(elsewhere) if hit.error is not error]
+    symptom = error is not None and error.kind == "symptom"
+    unexplained = _suspects(_before(first, strange)) if symptom else []
+    detail = Detail("explain.own_rank", {"rank": first.rank}) if own else detail_of(evidence)
+    return Diagnosis(error, evidence, detail, others, wrappers, _one_of_each(before), unexplained)
 
 
 def _dated(hits: Iterable[Hit]) -> list[Hit]:
@@ -101,6 +110,33 @@ def _first(hits: Sequence[Hit]) -> Hit | None:
     if root and symptom and root.when and symptom.when and root.when - symptom.when > LATER:
         return symptom
     return root or symptom or by_kind.get("warning")
+
+
+def _own_error(symptom: Hit, latest: Sequence[Hit], strange: Sequence[Hit]) -> list[Hit]:
+    """What the ranks that others waited for died of before, if the logs tell: an error that we know, else the
+    exceptions of the last chain of them."""
+    waiting = [hit for hit in latest if hit.error and hit.error.detail in WAITING]
+    absent = absent_ranks(waiting)
+    if not absent:
+        return []
+    told = [hit for hit in latest if hit.error and hit.error.kind == "symptom" and not hit.error.detail]
+    for hits in (told, strange):
+        of_those = [hit for hit in hits if hit.rank in absent and _is_before(hit, symptom)]
+        if of_those and hits is told:
+            return of_those[:1]
+        if of_those:
+            last = of_those[-1]
+            chain = [hit for hit in of_those if hit.file == last.file and last.line - hit.line < CHAIN]
+            error = exception_of_a_rank()
+            return [replace(hit, error=error) for hit in chain]
+    return []
+
+
+def _is_before(hit: Hit, symptom: Hit) -> bool:
+    """Whether another rank's line may have come before a symptom."""
+    if hit.file == symptom.file:
+        return hit.line < symptom.line
+    return hit.when is None or symptom.when is None or hit.when <= symptom.when
 
 
 def _exceptions(everything: Iterable[Hit], latest: Sequence[Hit]) -> list[Hit]:

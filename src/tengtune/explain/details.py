@@ -24,6 +24,17 @@ _MEMORY = {
     "reserved": (rf"{_SIZE} reserved in total",),
     "unused": (rf"{_SIZE} is reserved by PyTorch but unallocated",),
 }
+_PEERS = (
+    r"[Rr]emote rank:? ?\[(\d{1,6})\]",
+    r"[Ww]aiting peer rank: ?\[?(\d{1,6})\b",
+    r"remoteUserrank\[(\d{1,6})\]",
+    r"\|\s*[\da-fA-F.:]+\((\d{1,6})\)\s*\|[^|\n]*\|[^|\n]*\|[^|\n]*\|[^|\n]*\|\s*time ?out",
+    r"\b[Ww]orker (\d{1,6}) is the first one timed out|The node: (\d{1,6}) is timed out",
+)
+"""How an error names the rank that it waited for: HCCL's time-outs, its lines on links (a row of the table
+begins with the far end), MindSpore's scheduler."""
+_OWN = r"localUserrank\[(\d{1,6})\]|\brankI[dD]\[(\d{1,6})\]"
+_LIST = r"Timed out node list is: (?:\[const vector\])?\{([\d, ]{1,400})\}"
 SHARE = 0.1
 """Part of a card's memory that is too much to be a matter of rounding."""
 OVERHEAD = 4 << 30
@@ -92,11 +103,39 @@ def collectives(hits: Sequence[Hit]) -> Detail | None:
         rank = re.search(r"\brankId\[(\d+)\]", hit.around)
         if tag and (rank or hit.rank is not None):
             calls.setdefault(rank[1] if rank else str(hit.rank), tag[1])
+    if len(set(calls.values())) < 2 and (named := absent(hits)):
+        return named
     if len(calls) < 2:
         return None
     told = [f"rank {rank}: {call}" for rank, call in sorted(calls.items(), key=lambda each: int(each[0]))]
     code = "explain.same_collective" if len(set(calls.values())) == 1 else "explain.other_collectives"
     return Detail(code, {"calls": first_few(told, ", ")}, {"collectives": calls})
+
+
+def absent(hits: Sequence[Hit]) -> Detail | None:
+    """The ranks that those who waited name."""
+    ranks = absent_ranks(hits)
+    if not ranks:
+        return None
+    code = "explain.absent_rank" if len(ranks) == 1 else "explain.absent_ranks"
+    return Detail(code, {"ranks": first_few(ranks, ", ")}, {"absent": ranks})
+
+
+def absent_ranks(hits: Sequence[Hit]) -> list[int]:
+    """The ranks that these lines wait for, less those that wait themselves. None where several are named by
+    ranks that do not say which they are: in a ring each names the next one."""
+    waited, waiting, unnamed = set[int](), set[int](), False
+    for hit in hits:
+        named = _numbers(_PEERS, hit.around) | _numbers((r"\d{1,6}",), *re.findall(_LIST, hit.around))
+        if missing := missing_ranks([hit]):
+            named |= set(missing.data["missing"])
+        own = _numbers((_OWN,), hit.around) | ({hit.rank} if hit.rank is not None else set())
+        if named:
+            waited |= named
+            waiting |= own
+            unnamed = unnamed or not (own or missing or re.search(_LIST, hit.around))
+    absent = sorted(waited - waiting)
+    return [] if unnamed and len(absent) > 1 else absent
 
 
 def location(hits: Sequence[Hit]) -> Detail | None:
@@ -113,7 +152,14 @@ DETAILS: Mapping[str, Callable[[Sequence[Hit]], Detail | None]] = {
     "missing_ranks": missing_ranks,
     "collectives": collectives,
     "location": location,
+    "absent": absent,
 }
+
+
+def _numbers(forms: Sequence[str], *texts: str) -> set[int]:
+    """The numbers in the places that these forms have for one."""
+    matches = (each for form in forms for text in texts for each in re.finditer(form, text))
+    return {int(number) for each in matches for number in each.groups() or each.group(0).split() if number}
 
 
 def _size(forms: Sequence[str], text: str) -> int | None:

@@ -17,7 +17,7 @@ from tengtune.ui import language
 from tengtune.ui.problems import Problem, os_errors
 
 KINDS = ("root", "symptom", "warning", "wrapper")
-DETAILS = ("memory", "collectives", "missing_ranks", "location")
+DETAILS = ("memory", "collectives", "missing_ranks", "location", "absent")
 KEYS = {"kind", "find", "regex", "code", "over", "detail", "en", "zh", "source"}
 _NUMBER = r"(?i)(?:err\w*[ _]?code|ret(?:urn)?[ _]?(?:code|value)|\bret|result)\W{0,4}(?:is )?\W?"
 """What stands before a code that is a number: "error code is ", "ErrCode=", "runtime result = "."""
@@ -68,6 +68,14 @@ def _ours() -> Mapping[str, Error]:
     folder = resources.files("tengtune.facts")
     found = _read(folder.joinpath("errors.yaml").read_bytes(), Path("errors.yaml"))
     return found | _health(folder.joinpath("npu_health_codes.csv").read_text("utf-8"))
+
+
+def exception_of_a_rank() -> Error:
+    """What a rank's own exception is that nobody else knows, when others waited for that rank."""
+    texts: dict[str, Mapping[str, str]] = {
+        name: language.area_messages("explain")["explain.own_exception"][name] for name in language.LANGUAGES
+    }
+    return Error("own_exception", "root", (), None, (), None, texts, "tengtune")
 
 
 def _read(text: bytes, path: Path) -> dict[str, Error]:

@@ -26,7 +26,7 @@ def text(account: Account) -> str:
     labels = language.lookup("explain.labels")
     means, fix = told(found)
     head, *more = means.splitlines()
-    lines = [f"{labels['cause']} {head}", *(f"  {line}" for line in more)]
+    lines = [f"{labels['cause']}{head}", *(f"  {line}" for line in more)]
     lines += [f"  {labels['where']} {line}" for line in _places(found.evidence[:1])]
     if len(seen := ranks(found.evidence)) > 1:
         lines.append(f"  {labels['ranks']} {first_few(seen, ', ')}")

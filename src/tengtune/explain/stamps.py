@@ -16,7 +16,9 @@ _RANK = re.compile(
     rb"|^\s*[Rr]ank[ _]?(\d{1,6})\b"
 )
 _STAMP = re.compile(rb"\r?\n[^\r\n]{0,200}\bRankID:(\d{1,6})\b")
-_RANK_NAME = re.compile(r"(?:rank|worker|device)[-_. ]?(\d{1,6})(?!\d)", re.IGNORECASE)
+_RANK_NAME = re.compile(
+    r"(?:rank|worker|device)[-_. ]?(\d{1,6})(?!\d)|attempt_\d+/(\d{1,6})/std(?:err|out)", re.IGNORECASE
+)
 NEAR = 4096
 """Bytes around a line without a time in which another line's counts for it."""
 
@@ -58,9 +60,9 @@ def rank_below(data: bytes, stop: int) -> int | None:
 
 
 def rank_of_name(path: str) -> int | None:
-    """The rank a log is of, by its path: rank_3.log, worker_3.log, device-3/..."""
+    """The rank a log is of, by its path: rank_3.log, worker_3.log, device-3/..., torchrun's attempt_0/3/."""
     found = _RANK_NAME.findall(path)
-    return int(found[-1]) if found else None
+    return int("".join(found[-1])) if found else None
 
 
 def _time(match: re.Match[bytes]) -> datetime | None:
