@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import shutil
 import subprocess
 import sys
 from contextlib import redirect_stdout
@@ -11,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.host_lab import ASCEND, TOOLKIT, FakeHost, Held, healthy, table
+from tests.host_lab import ASCEND, SITE, TOOLKIT, FakeHost, Held, healthy, table
 
 from tengtune.cli.main import main
 
@@ -188,7 +189,9 @@ def test_container_without_the_driver(host: FakeHost) -> None:
     host.remove(f"{ASCEND}/driver/version.info", "bin/npu-smi_info.txt")
     answer = Answer(host)
     assert answer.faults == {"no_driver_mounted": "block", "cann_alone": "unknown"}
-    assert "-v /usr/local/Ascend/driver:/usr/local/Ascend/driver" in answer.fix("no_driver_mounted")
+    assert "source=/usr/local/Ascend/driver,target=/usr/local/Ascend/driver,readonly" in answer.fix(
+        "no_driver_mounted"
+    )
 
 
 @pytest.mark.parametrize("how", ["missing", "a folder", "empty"])
@@ -252,6 +255,15 @@ def test_torch_npu_for_another_torch(host: FakeHost) -> None:
     answer = Answer(host)
     assert answer.faults == {"torch_other": "block"}
     assert "torch_npu==2.7.1` for torch 2.7.1" in answer.fix("torch_other")
+
+
+def test_torch_npu_beside_a_torch_that_has_none(host: FakeHost) -> None:
+    host.package("torch_npu", "2.7.1", "torch==2.7.1", site="opt/py/lib/python3.10/site-packages")
+    host.package("torch", "2.15.0", site="opt/py/lib/python3.10/site-packages")
+    host.environment(VIRTUAL_ENV="/opt/py")
+    answer = Quick(host)
+    assert answer.faults == {"torch_other_alone": "block"}
+    assert answer.fix("torch_other_alone") == "`pip install torch==2.7.1`"
 
 
 def test_mindspore_of_another_machine_type(host: FakeHost) -> None:
@@ -331,6 +343,14 @@ def test_back_end_missing(host: FakeHost) -> None:
     answer = Quick(host, RUN + "backend: mindspore\nparallel: {ranks: 8}\n")
     assert answer.faults == {"no_backend": "block"}
     assert ".[mindspore]" in answer.fix("no_backend")
+
+
+def test_what_else_is_in_the_way_of_a_run_without_its_back_end(host: FakeHost) -> None:
+    host.says("npu-smi info", table("910A", total=32768, idle=1, ddr=15137))
+    host.cann("8.3.RC1", kernels=("ascend910",))
+    shutil.rmtree(host.root / SITE)
+    answer = Quick(host, RUN + "backend: torch\nparallel: {ranks: 6}\n")
+    assert answer.faults == {"no_framework": "warn", "no_backend": "block", "ring_count": "block"}
 
 
 def test_numbers_of_the_host_inside_a_container(host: FakeHost) -> None:
@@ -420,9 +440,45 @@ def test_new_frameworks_on_old_cards(host: FakeHost) -> None:
         host.package(name, version, site=site)
     host.environment(VIRTUAL_ENV="/opt/py")
     answer = Quick(host)
-    assert answer.faults == {"cann_after": "unknown", "mindspore_off": "warn", "framework_after": "unknown"}
-    unknown = [each["what"] for each in answer.data["findings"] if each["check"] == "framework_after"]
-    assert [what.split(" on ")[0] for what in unknown] == ["torch_npu 2.14.0", "MindSpore 2.10.0"]
+    names = ("cann_after", "framework_after", "mindspore_after")
+    assert answer.faults == dict.fromkeys(names, "unknown")
+    assert answer.found["framework_after"]["what"].startswith("torch_npu 2.14.0 on ")
+    assert answer.found["mindspore_after"]["what"].startswith("MindSpore 2.10.0 on ")
+    assert "`backend: torch`" in answer.fix("mindspore_after")
+
+
+def test_mindspore_on_the_first_generation(host: FakeHost) -> None:
+    """The newest that a source names for it is older than what the back end runs on."""
+    host.says("npu-smi info", table("910A", total=32768, idle=1, ddr=15137))
+    host.cann("8.2.RC1", kernels=("ascend910",))
+    host.package("mindspore", "2.7.0", site=SITE)
+    answer = Quick(host, RUN + "backend: mindspore\nparallel: {ranks: 8}\n")
+    assert answer.faults["no_backend_on_card"] == "block"
+    assert "2.2.13" in answer.found["no_backend_on_card"]["why"]
+    assert "tengtune run run.yaml -s backend=torch" in answer.fix("no_backend_on_card")
+    assert "mindspore_off" not in answer.found
+
+
+def test_no_torch_npu_is_advised_that_the_cann_does_not_take(host: FakeHost) -> None:
+    """No list has one for CANN 6.3.RC1; CANN 8.0.RC2 is on that of TorchNPU 7.1.0 and 7.2.0 as well."""
+    host.package("torch", "2.13.0", site="opt/py/lib/python3.10/site-packages")
+    host.environment(VIRTUAL_ENV="/opt/py")
+    host.cann("6.3.RC1")
+    answer = Quick(host)
+    assert answer.faults["no_torch_npu_at_all"] == "warn"
+    assert "pip install" not in answer.fix("no_torch_npu_at_all")
+    assert "CANN 9.2.0" in answer.fix("no_torch_npu_at_all")
+    host.package("torch", "2.6.0", site="opt/py2/lib/python3.10/site-packages")
+    host.environment(VIRTUAL_ENV="/opt/py2")
+    host.cann("8.0.RC2")
+    assert answer_fix(host, "no_torch_npu") == "`pip install torch_npu==2.6.0.post3`"
+    host.package("torch_npu", "2.6.0", "torch==2.6.0", site="opt/py2/lib/python3.10/site-packages")
+    host.cann("6.3.RC1")
+    assert answer_fix(host, "torch_off_cann") == "Install CANN 8.2.RC1; the driver has to go with it."
+
+
+def answer_fix(host: FakeHost, name: str) -> str:
+    return Quick(host).fix(name)
 
 
 def test_python_and_glibc_too_old(host: FakeHost) -> None:

@@ -13,6 +13,8 @@ from tests.tiny import tiny_config, tiny_model
 from tengtune import capabilities
 from tengtune import recipe as recipes
 from tengtune.backends import base
+from tengtune.doctor import compat
+from tengtune.host import chips, releases
 from tengtune.models.spec import ModelSpec, from_config
 from tengtune.recipe import Recipe
 from tengtune.steps import train
@@ -232,3 +234,17 @@ def test_the_new_keys_tell_one_training_from_another() -> None:
         "parallel.offload": "optimizer",
     }
     assert not newer & set(recipes.CHANGEABLE)
+
+
+def test_mindspore_on_the_first_910_is_older_than_the_back_end() -> None:
+    """pyproject.toml's extra and Python against what facts/ say of MindSpore on these cards."""
+    project = (TESTS.parent / "pyproject.toml").read_text("utf-8")
+    last = chips.facts().generations["910"].last_mindspore
+    assert last is not None
+    assert f'mindspore = ["mindspore>={compat.MINDSPORE_SINCE}"' in project
+    assert f'torch = ["torch>={compat.TORCH_SINCE}"]' in project
+    assert releases.older(last, compat.MINDSPORE_SINCE)
+    (row,) = [row for row in compat.table("mindspore") if last.startswith(row["mindspore"] + ".")]
+    assert (row["python"], 'requires-python = ">=3.10"' in project) == ("3.7 3.8 3.9", True)
+    verdicts = {device["mindspore"]["ascend_910"] for device in capabilities.table().values()}
+    assert verdicts == {"no"}

@@ -16,6 +16,8 @@ Row = dict[str, str]
 Standing = Literal["pair", "listed", "newer", "older", "excluded", "off", "unknown"]
 """A released pair; on a list; newer or older than all named; excluded; of another pair; not known."""
 
+TORCH_SINCE, MINDSPORE_SINCE = "2.1", "2.7"
+"""The oldest of each that our back ends run on (pyproject.toml); they need Python 3.10, too."""
 LISTS_ARE_WHOLE = "8.5.0"
 """From this CANN on the published lists of drivers are complete: what they leave out below is out."""
 
@@ -81,15 +83,14 @@ def cann_for_torch_npu(row: Row, cann: str) -> Verdict:
 
 
 def torch_npu_for(cann: str | None, torch: str | None) -> Row | None:
-    """The newest torch_npu that is released for a CANN, and for a torch where one is named."""
-    return next(
-        (
-            row
-            for row in table("torch_npu")
-            if (cann is None or releases.same(cann, row["cann"])) and torch in (None, row["torch"])
-        ),
-        None,
-    )
+    """The newest torch_npu that is released for a CANN, else that was announced to work with it, and for a
+    torch where one is named; none that our back end does not run on."""
+    rows = [row for row in table("torch_npu") if torch in (None, row["torch"])]
+    rows = [row for row in rows if not releases.older(row["torch"], TORCH_SINCE)]
+    if cann is None:
+        return next(iter(rows), None)
+    standings = [(cann_for_torch_npu(row, cann).standing, row) for row in rows]
+    return next((row for wanted in ("pair", "listed") for found, row in standings if found == wanted), None)
 
 
 def mindspore(version: str) -> Row | None:

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from tengtune.doctor import compat
 from tengtune.doctor.finding import Case, Finding, block, ok, unknown, warn
 from tengtune.host import releases
-from tengtune.host.chips import Generation
 from tengtune.host.packages import Package
+from tengtune.ui import language
 
 
 def check(case: Case) -> Iterator[Finding]:
@@ -44,9 +44,11 @@ def _torch(case: Case, torch: Package, npu: Package | None) -> Iterator[Finding]
     if wanted is None:
         yield unknown("doctor.torch_npu_unknown", **values)
     elif releases.base(plain) != releases.base(wanted):
-        fitting = compat.torch_npu_for(_cann(case), plain) or compat.torch_npu_for(None, plain)
-        other = fitting["torch_npu"] if fitting else "?"
-        yield block("doctor.torch_other", **values, fitting=other, plain=plain)
+        fitting = compat.torch_npu_for(_cann(case), plain)
+        if fitting:
+            yield block("doctor.torch_other", **values, fitting=fitting["torch_npu"], plain=plain)
+        else:
+            yield block("doctor.torch_other_alone", **values)
     elif row is None:
         yield unknown("doctor.torch_npu_unknown", **values)
     else:
@@ -54,12 +56,15 @@ def _torch(case: Case, torch: Package, npu: Package | None) -> Iterator[Finding]
 
 
 def _no_torch_npu(case: Case, torch: str) -> Finding:
-    """What to install beside a torch, or in its place."""
-    row = compat.torch_npu_for(_cann(case), torch) or compat.torch_npu_for(None, torch)
-    if row:
+    """What to install beside a torch, or in its place; nothing where none goes with the CANN that is here."""
+    cann = _cann(case)
+    if row := compat.torch_npu_for(cann, torch):
         return warn("doctor.no_torch_npu", torch=torch, npu=row["torch_npu"])
-    other = compat.torch_npu_for(_cann(case), None) or compat.table("torch_npu")[0]
-    return warn("doctor.no_torch_npu_for", torch=torch, other=other["torch"], npu=other["torch_npu"])
+    if row := compat.torch_npu_for(cann, None):
+        return warn("doctor.no_torch_npu_for", torch=torch, other=row["torch"], npu=row["torch_npu"])
+    row = compat.torch_npu_for(None, torch)
+    wanted = row["cann"] if row and row["cann"] else language.say("doctor.newer_cann")
+    return warn("doctor.no_torch_npu_at_all", torch=torch, cann=cann, wanted=wanted)
 
 
 def _torch_npu(case: Case, npu: Package, torch: Package, row: compat.Row) -> Iterator[Finding]:
@@ -70,25 +75,35 @@ def _torch_npu(case: Case, npu: Package, torch: Package, row: compat.Row) -> Ite
     else:
         verdict = compat.cann_for_torch_npu(row, cann)
         fitting = compat.torch_npu_for(cann, row["torch"]) or compat.torch_npu_for(cann, None)
-        install = f"torch=={fitting['torch']} torch_npu=={fitting['torch_npu']}" if fitting else "torch_npu"
         if verdict.standing == "pair":
             yield ok("doctor.torch_pair", **values)
         elif verdict.standing == "listed":
             yield ok("doctor.torch_listed", **values)
-        elif verdict.standing == "off":
+        elif verdict.standing == "off" and fitting:
+            install = f"torch=={fitting['torch']} torch_npu=={fitting['torch_npu']}"
             yield warn("doctor.torch_off", **values, install=install)
+        elif verdict.standing == "off":
+            yield warn("doctor.torch_off_cann", **values)
         else:
             yield unknown("doctor.torch_cann_unknown", **values)
     yield from _python(case, f"torch_npu {npu.version}", row["python"])
     for generation in filter(None, case.host.generations):
         if _after(row["release"], generation.last_torch_npu):
-            yield _too_new(f"torch_npu {npu.version}", generation, f"TorchNPU {generation.last_torch_npu}")
+            last = f"TorchNPU {generation.last_torch_npu}"
+            names = {"package": f"torch_npu {npu.version}", "generation": generation.name}
+            yield unknown("doctor.framework_after", **names, last=last)
 
 
 def _mindspore(case: Case, package: Package) -> Iterator[Finding]:
     """MindSpore against CANN against Python."""
     if not case.host.has_cards:
         yield ok("doctor.mindspore_alone", mindspore=package.version)
+        return
+    after = [g for g in case.host.generations if g and _after(package.version, g.last_mindspore)]
+    if after:  # which CANN it wants would be the lesser trouble
+        names = ", ".join(each.name for each in after)
+        values = {"last": after[0].last_mindspore, "since": compat.MINDSPORE_SINCE}
+        yield unknown("doctor.mindspore_after", mindspore=package.version, generation=names, **values)
         return
     cann, row = _cann(case), compat.mindspore(package.version)
     values = {"mindspore": package.version, "cann": cann or "?", "wanted": row["cann"] if row else "?"}
@@ -107,20 +122,11 @@ def _mindspore(case: Case, package: Package) -> Iterator[Finding]:
     if row:
         yield from _python(case, f"MindSpore {package.version}", row["python"])
         yield from _libstdcxx(case, package, row["glibcxx_x86_64"])
-    for generation in filter(None, case.host.generations):
-        if _after(package.version, generation.last_mindspore):
-            yield _too_new(
-                f"MindSpore {package.version}", generation, f"MindSpore {generation.last_mindspore}"
-            )
 
 
 def _after(version: str, last: str | None) -> bool:
     """Whether a version is newer than the newest named; one that cannot be told from it counts as newer."""
     return last is not None and releases.older(last, version) is not False
-
-
-def _too_new(package: str, generation: Generation, last: str) -> Finding:
-    return unknown("doctor.framework_after", package=package, generation=generation.name, last=last)
 
 
 def _python(case: Case, package: str, versions: str) -> Iterator[Finding]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from tengtune import capabilities
-from tengtune.doctor import choice
+from tengtune.doctor import choice, compat
 from tengtune.doctor.cards import holders
 from tengtune.doctor.finding import Case, Finding, block, listed, ok, unknown, warn
 from tengtune.host.chips import Generation
@@ -18,21 +18,15 @@ from tengtune.ui.problems import Problem
 
 def check(case: Case, recipe: Recipe) -> Iterator[Finding]:
     """All of it."""
-    backend = _backend(case, recipe)
-    if backend is None:
-        names = [recipe.backend] if recipe.backend != "auto" else ["torch", "mindspore"]
+    names = ("torch", "mindspore") if recipe.backend == "auto" else (recipe.backend,)
+    backend = next((name for name in names if name in case.host.python.packages), None)
+    if backend is None:  # the rest is judged all the same, as if it were there
         wanted = " / ".join(capabilities.NAMES[name] for name in names)
         yield block("doctor.no_backend", wanted=wanted, extra=names[0])
-        return
+        backend = names[0]
     yield from _features(case, recipe, backend)
     yield from _cards(case, recipe, backend)
     yield from _room(case, recipe)
-
-
-def _backend(case: Case, recipe: Recipe) -> str | None:
-    """The back end the run would take; None where it is not installed."""
-    names = ("torch", "mindspore") if recipe.backend == "auto" else (recipe.backend,)
-    return next((name for name in names if name in case.host.python.packages), None)
 
 
 def _features(case: Case, recipe: Recipe, backend: str) -> Iterator[Finding]:
@@ -46,6 +40,11 @@ def _features(case: Case, recipe: Recipe, backend: str) -> Iterator[Finding]:
     for generation in case.host.generations:
         device = generation.capability if generation else None
         if generation is None or device is None:
+            continue
+        if capabilities.table()[recipe.train.method][backend][device] == "no":
+            values = {"backend": capabilities.NAMES[backend], "since": compat.MINDSPORE_SINCE}
+            names = {"generation": generation.name, "last": generation.last_mindspore or "?"}
+            yield block("doctor.no_backend_on_card", **values, **names, run=recipe.called())
             continue
         for name, feature in capabilities.FEATURES.items():
             table = capabilities.table()[name][backend]
@@ -61,7 +60,7 @@ def _cards(case: Case, recipe: Recipe, backend: str) -> Iterator[Finding]:
     if not host.has_cards:
         yield ok("doctor.run_on_cpu", backend=capabilities.NAMES[backend], ranks=wanted)
         return
-    if backend == "torch" and "torch_npu" not in host.python.packages:
+    if "torch" in host.python.packages and backend == "torch" and "torch_npu" not in host.python.packages:
         yield block("doctor.run_without_npu")
     unfit = [g for g in host.generations if g is not None and g.trainable is False]
     if unfit:
