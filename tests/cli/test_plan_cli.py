@@ -211,12 +211,15 @@ def test_settings_of_a_run_file_count(here: Path) -> None:
         (("run.yaml", "--hardware", "2x910b4"), "plan.more_ranks"),
         ((*ASKED, "--offload", "all", "--zero", "2"), "ui.wrong_option"),
         ((*ASKED, "--tensor", "4"), "ui.wrong_option"),
+        *(((*ASKED, option, "nan"), "ui.bad_value") for option in ("--tokens", "--host-memory", "--disk")),
+        (("--model", "empty", "--hardware", "910b4"), "model.no_config"),
         ((*ASKED, "--engine", "mindspeed", "--tensor", "3"), "ui.wrong_option"),
     ],
 )
 def test_faults_are_one_screen(arguments: tuple[str, ...], code: str, here: Path) -> None:
     run = "model: Qwen/Qwen-7B-Chat\ndata: d.json\nparallel: {ranks: 4}\n"
     (here / "run.yaml").write_text(run, "utf-8")
+    (here / "empty").mkdir()
     ended, out, err = plan(*arguments)
     assert ended == (3 if code == "plan.no_training" else 2)
     assert f" {code}," in err
@@ -287,8 +290,12 @@ def test_the_data_steps_rows_are_the_work(here: Path) -> None:
     # ten steps of eight rows are 80 rows; rows of another length are not these
     assert data(*asked, "-s", "train.max_steps=10")["time"]["tokens"] == 80 * 1024
     assert data(*asked, "-s", "data.seq_len=2048")["time"]["hours"] is None
-    (folder / "store.json").write_text("{", "utf-8")
-    assert data(*asked)["time"]["hours"] is None
+    broken = [{"rows": rows} for rows in (10**400, 10**16, 1.5, True, -1, float("inf"), float("nan"), "9")]
+    broken += [{"tokens": -7}, {"tokens": []}, {"trained_tokens": None}]
+    texts = [json.dumps({**store, **each}) for each in broken]
+    for text in ("{", "[]", "", json.dumps(store).replace("1000,", "1e400,"), *texts):
+        (folder / "store.json").write_text(text, "utf-8")
+        assert data(*asked)["time"]["hours"] is None
 
 
 def test_no_time_where_no_peak_is_known() -> None:

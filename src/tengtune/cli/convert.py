@@ -10,7 +10,7 @@ import click
 
 from tengtune import engine
 from tengtune.cli.command import Command
-from tengtune.cli.options import FOLDER, make_console, parse_size, reading_options
+from tengtune.cli.options import FOLDER, Number, make_console, parse_size, reading_options
 from tengtune.files import refuse_full
 from tengtune.lock import beside, held
 from tengtune.recipe import Recipe
@@ -43,7 +43,7 @@ def in_run(recipe: Recipe, console: Console, force: bool, dst: None) -> None:
 @click.option("--shard-size", metavar="SIZE", help="cli.opt_shard_size")
 @click.option("--config", type=FOLDER, help="cli.opt_config_tokenizer")
 @click.option("--part", type=click.Choice(["model", "adapter"]), help="cli.opt_part")
-@click.option("--lora-alpha", type=click.FloatRange(0, min_open=True), help="cli.opt_lora_alpha")
+@click.option("--lora-alpha", type=Number(0, min_open=True), help="cli.opt_lora_alpha")
 @click.option("--trust", is_flag=True, help="cli.opt_trust")
 @click.option("--dry-run", is_flag=True, help="cli.opt_dry_run")
 @wraps(in_run)

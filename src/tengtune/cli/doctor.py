@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from tengtune.cli.command import Command
-from tengtune.cli.options import FOLDER, make_console, settings_option
+from tengtune.cli.options import FOLDER, Number, make_console, settings_option
 from tengtune.ui.problems import UNFIT_MACHINE, Problem
 
 
@@ -17,13 +17,11 @@ from tengtune.ui.problems import UNFIT_MACHINE, Problem
 @click.option("--from", "root", type=FOLDER, metavar="DIR|BUNDLE", help="cli.opt_host_from")
 @click.option("--collect", "out", type=FOLDER, metavar="BUNDLE", help="cli.opt_collect")
 @click.option("--force", is_flag=True, help="cli.opt_overwrite_bundle")
-@click.option(
-    "--timeout", type=click.FloatRange(0, 600, min_open=True), default=10.0, help="cli.opt_host_timeout"
-)
+@click.option("--timeout", type=Number(0, 600, min_open=True), default=10.0, help="cli.opt_host_timeout")
 @click.option("--probe", "probed", is_flag=True, help="cli.opt_probe")
 @click.option(
     "--probe-timeout",
-    type=click.FloatRange(0, 86400, min_open=True),
+    type=Number(0, 86400, min_open=True),
     default=300.0,
     help="cli.opt_probe_timeout",
 )

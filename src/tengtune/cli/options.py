@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable
 from functools import wraps
@@ -16,6 +17,18 @@ from tengtune.ui.problems import Problem
 Command = Callable[..., None]
 
 FOLDER = click.Path(path_type=Path)
+
+
+class Number(click.FloatRange):
+    """A number between bounds; NaN, which passes every comparison of click's, is none."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        number = float(super().convert(value, param, ctx))
+        if math.isnan(number):
+            self.fail(f"{value!r} is not a number", param, ctx)
+        return number
+
+
 UNITS = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9}
 
 
@@ -90,8 +103,8 @@ def model_options(function: Command) -> Command:
     @click.option("--system", metavar="TEXT", help="cli.opt_system")
     @click.option("--max-new-tokens", type=click.IntRange(min=1), help="cli.opt_max_new_tokens")
     @click.option("--stop", "stops", multiple=True, metavar="TEXT", help="cli.opt_stop")
-    @click.option("--temperature", type=click.FloatRange(0, 100), help="cli.opt_temperature")
-    @click.option("--top-p", type=click.FloatRange(0, 1, min_open=True), help="cli.opt_top_p")
+    @click.option("--temperature", type=Number(0, 100), help="cli.opt_temperature")
+    @click.option("--top-p", type=Number(0, 1, min_open=True), help="cli.opt_top_p")
     @click.option("--top-k", type=click.IntRange(0, 2**31), help="cli.opt_top_k")
     @click.option("--seed", type=click.IntRange(0, 2**32), default=0, help="cli.opt_seed")
     @wraps(function)

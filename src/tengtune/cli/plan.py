@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tengtune.cli.command import Command, misused
-from tengtune.cli.options import FOLDER, make_console, settings_option
-from tengtune.plan.profiles import PROFILES
+from tengtune.cli.options import FOLDER, Number, make_console, settings_option
+from tengtune.plan.profiles import OURS, PROFILES
 from tengtune.plan.strategy import Base, Method, Offload
 from tengtune.ui.problems import UNFIT_MACHINE
 
@@ -57,7 +57,7 @@ _ROWS = click.IntRange(1, 1 << 20)
 @click.option("--tensor", type=click.IntRange(1, 64), metavar="N", help="cli.opt_plan_tensor")
 @click.option("--host-memory", type=_GB, metavar="GB", help="cli.opt_plan_host_memory")
 @click.option("--disk", type=_GB, metavar="GB", help="cli.opt_plan_disk")
-@click.option("--tokens", type=click.FloatRange(min=1, max=1e15), metavar="N", help="cli.opt_plan_tokens")
+@click.option("--tokens", type=Number(min=1, max=1e15), metavar="N", help="cli.opt_plan_tokens")
 @click.option("--explain", is_flag=True, help="cli.opt_plan_explain")
 @click.option("--compare", is_flag=True, help="cli.opt_plan_compare")
 @click.option("--write", "write_to", type=FOLDER, metavar="FILE", help="cli.opt_plan_write")
@@ -92,6 +92,8 @@ def command(
     given = {name: value for name, value in values.items() if value is not None}
     if model is None and compare:
         raise misused("plan.compare_model")
+    if compare and engine not in (None, *OURS):
+        raise misused("plan.compare_engine")
     if model is None and (given or method or global_batch):
         raise misused("plan.run_or_model")
     if model is not None and (run is not None or overrides):

@@ -126,6 +126,8 @@ def named(model: str, folder: Path | None = None) -> ModelSpec:
     if (path / "config.json").is_file():
         return spec.from_folder(path)
     found = known.spec(model)
+    if found is None and model and path.is_dir():
+        return spec.from_folder(path)  # which says what is not there
     if found is None:
         raise Problem("plan.unknown_model", where=model, near=known.near(model))
     return found

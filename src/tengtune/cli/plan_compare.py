@@ -35,9 +35,9 @@ def show(console: Console, model: str, asked: Sides) -> int:
     from tengtune.plan.columns import table
 
     spec = plan_ask.named(model)
-    methods: tuple[Method, ...] = asked.methods or ("lora", "full")
+    methods: tuple[Method, ...] = tuple(dict.fromkeys(asked.methods)) or ("lora", "full")
     rows, answers = [], []
-    for text in asked.hardware or (None,):
+    for text in dict.fromkeys(asked.hardware) or (None,):
         there = plan_ask.machine(text, asked.host_memory, asked.disk)
         for method in methods:
             given = {**asked.given, "method": method}

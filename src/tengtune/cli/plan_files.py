@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tengtune.cli.command import misused
+from tengtune.plan.profiles import OURS
 from tengtune.ui import language
-from tengtune.ui.problems import UNFIT_MACHINE, Problem
+from tengtune.ui.problems import UNFIT_MACHINE, Problem, os_errors
 
 if TYPE_CHECKING:
     from tengtune.cli.plan_ask import Asked
@@ -37,11 +38,31 @@ def check(
 
         if not plot.available():
             raise Problem("plan.no_chart")
+    if write_to is not None and png is not None and _same(write_to, png):
+        raise Problem("plan.written_twice", where=png)
     for path in (write_to, png):
-        if path is not None and path.exists() and not (force and path.is_file()):
-            raise Problem("plan.exists", where=path)
+        if path is not None:
+            _check_place(path, force, [*data, *([run] if run and path is png else [])])
     if write_to is not None and run is not None and write_to.absolute().parent != run.absolute().parent:
         raise Problem("plan.write_beside", where=write_to, folder=run.absolute().parent)
+
+
+def _check_place(path: Path, force: bool, read: Sequence[Path]) -> None:
+    """Problem unless a file may be written there. read: files that this call reads."""
+    with os_errors(path):
+        if path.is_dir():
+            raise Problem("plan.is_folder", where=path)
+        if path.exists() and not path.is_file():
+            raise Problem("io.not_plain", where=path)
+        if any(_same(path, each) for each in read):
+            raise Problem("plan.is_read", where=path)
+        if path.exists() and not force:
+            raise Problem("plan.exists", where=path)
+
+
+def _same(one: Path, other: Path) -> bool:
+    """Whether two paths lead to one file, which need not be there."""
+    return one.resolve() == other.resolve()
 
 
 def write(asked: Asked, path: Path, data: Sequence[Path], overrides: Sequence[str]) -> None:
@@ -50,6 +71,8 @@ def write(asked: Asked, path: Path, data: Sequence[Path], overrides: Sequence[st
     from tengtune.models.hub_id import full_id
     from tengtune.plan import run_file
 
+    if asked.plan.engine not in OURS:
+        raise Problem("plan.not_ours_to_write", where=path, engine=asked.plan.engine)
     if not asked.ways:
         raise Problem("plan.none_to_write", exit_code=UNFIT_MACHINE)
     best, files = asked.ways[0], [init.written(each, path.parent) for each in data]

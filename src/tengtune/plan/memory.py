@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tengtune.models.spec import ModelSpec
 from tengtune.models.targets import adapted_linears, find_targets
@@ -266,14 +266,11 @@ class Moment:
     def not_below(self, low: float) -> Moment:
         """The moment with low figures that are nearer to the expected ones, by as much as makes their sum
         `low`: another moment takes so much at least."""
-        total = self.total
-        if total.low >= low:
-            return self
-        nearer = (low - total.low) / (total.expected - total.low)
-        raised = {
-            name: Range(each.low + nearer * (each.expected - each.low), each.expected, each.high)
-            for name, each in self.__dict__.items()
-        }
+        total, raised = self.total, dict(self.__dict__)
+        if low > total.low:
+            nearer = (low - total.low) / (total.expected - total.low)
+            for name, each in raised.items():
+                raised[name] = replace(each, low=each.low + nearer * (each.expected - each.low))
         return Moment(**raised)
 
 

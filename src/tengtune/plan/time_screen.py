@@ -100,4 +100,6 @@ def _tokens(number: float) -> str:
 
 
 def _hours(number: float) -> str:
+    if number < 0.005:
+        return "<0.01"
     return f"{number:.2f}" if number < 1 else f"{number:.1f}" if number < 100 else f"{number:.0f}"

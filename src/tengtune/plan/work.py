@@ -12,6 +12,9 @@ from tengtune.ui.problems import Problem
 if TYPE_CHECKING:
     from tengtune.recipe import Recipe
 
+MOST = 10**15
+"""Tokens, as --tokens takes them."""
+
 
 @dataclass(frozen=True)
 class Work:
@@ -31,15 +34,22 @@ def of_run(recipe: Recipe) -> Work | None:
     try:
         about = read_object(path, "data.store_broken") if path.is_file() else {}
         rows, tokens, trained, length = (
-            int(about[name]) for name in ("rows", "tokens", "trained_tokens", "seq_len")
+            _count(about[name]) for name in ("rows", "tokens", "trained_tokens", "seq_len")
         )
-    except (Problem, KeyError, TypeError, ValueError):  # the data step itself says what is wrong with it
+    except (Problem, KeyError, ValueError):  # the data step itself says what is wrong with it
         return None
     if length != recipe.data.seq_len or rows < 1:
         return None
     train = recipe.train
     epochs = train.epochs if train.max_steps is None else train.max_steps * train.global_batch / rows
     return Work(rows * epochs * length, epochs, rows, tokens, trained)
+
+
+def _count(value: object) -> int:
+    """A number of rows or tokens; ValueError for what cannot be one."""
+    if type(value) is not int or not 0 <= value <= MOST:
+        raise ValueError
+    return value
 
 
 def store_file(recipe: Recipe) -> Path:
