@@ -102,7 +102,7 @@ def test_one_screen_with_the_sum_and_the_way_out() -> None:
     code, out, err = plan(*ASKED, "--explain")
     assert (code, err) == (3, "")
     lines = out.splitlines()
-    assert lines[0] == "Qwen/Qwen-14B-Chat (14.17B), all weights, 4 x Atlas 300T A2"
+    assert lines[0] == "Qwen/Qwen-14B-Chat (14.17B), all weights, 4 cards, Atlas 300T A2"
     assert any(line.startswith("one card") and "does not fit" in line for line in lines)
     sums = [line.split() for line in lines if line.startswith("sum ")]
     terms = ("weights", "gradients", "optimizer", "activations", "logits", "communication", "context", "frag")

@@ -56,6 +56,55 @@ def test_what_is_named_is_not_chosen() -> None:
     assert data(*SEVEN, "--engine", "deepspeed")["ways"] == []
 
 
+@pytest.mark.parametrize(
+    ("asked", "cards", "said"),
+    [
+        (("--global-batch", "7"), 1, "7 rows of a step cannot be shared evenly by 8 cards"),
+        (("--global-batch", "12"), 4, "--global-batch 16 lets all of them work"),
+        # loading takes a copy of 2.49 GB for each card
+        (("--host-memory", "12"), 4, "All 8 cards would take 20 GB of host memory while loading, of 12 GB"),
+        ((), 8, None),
+        (("--micro-batch", "3"), 8, None),
+    ],
+)
+def test_that_not_all_cards_are_used_has_its_reason(
+    asked: tuple[str, ...], cards: int, said: str | None
+) -> None:
+    _, out, _ = plan(*SEVEN, *asked)
+    assert data(*SEVEN, *asked)["ways"][0]["cards"] == cards
+    assert said is None or said in out
+    assert ("fewer are used" in out) == (said is not None)
+
+
+def test_rows_of_a_step_are_as_many_micro_batches_for_every_card() -> None:
+    best = data(*SEVEN, "--micro-batch", "3")["ways"][0]
+    assert (best["cards"], best["micro_batch"], best["accumulate"]) == (8, 3, 1)
+    code, _, err = plan(*SEVEN, "--micro-batch", "3", "--global-batch", "8")
+    assert (code, "--global-batch must be a multiple of --micro-batch" in err) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("cards", "heading"),
+    [
+        ("2x Atlas 800 (9000)", "2 machines x 8 cards, Atlas 800 9000"),
+        ("8x910b3", "8 cards, 910B3"),
+        ("910b3", "1 card, 910B3"),
+        ("cpu", "1 rank on a CPU"),
+    ],
+)
+def test_the_heading_has_machines_and_cards(cards: str, heading: str) -> None:
+    _, out, _ = plan("--model", "Qwen2.5-0.5B", "--hardware", cards)
+    assert out.splitlines()[0].endswith(f", {heading}")
+
+
+def test_ranks_on_a_cpu_are_as_many_as_are_asked_for() -> None:
+    Path("run.yaml").write_text("model: Qwen/Qwen2.5-0.5B\ndata: d.json\nparallel: {ranks: 4}\n", "utf-8")
+    one, four = (data("run.yaml", "--hardware", "cpu", "-s", f"parallel.ranks={n}") for n in (1, 4))
+    assert (four["strategy"]["cards"], four["hardware"]) == (4, "CPU")
+    # each rank has the 0.49B parameters in float32
+    assert four["host"]["needs"]["expected"] - one["host"]["needs"]["expected"] > 3 * 4 * 0.49e9
+
+
 def test_a_run_file_is_marked_among_the_ways() -> None:
     _, out, _ = plan(str(EXAMPLES / "qwen-7b-chat-lora-8x32g.yaml"), "--hardware", "8x910a")
     marked = [line.split() for line in out.splitlines() if line.strip().startswith(("1*", "2*", "3*"))]

@@ -133,7 +133,7 @@ def _answer(asked: Asked, explain: bool, colour: bool) -> tuple[str, dict[str, A
         claims.lines(claimed),
         nearest.lines(rows),
     ]
-    beside = screen.Beside(blocks, choices.notes(asked.ways))
+    beside = screen.Beside(blocks, choices.notes(asked.question, asked.ways))
     text = screen.text(plan, asked.name, remedies, asked.work, beside, explain, colour)
     data = screen.data(plan, asked.name, remedies, asked.work)
     more = {"ways": choices.data(asked.ways), "nearest": nearest.data(rows), "claims": claims.data(claimed)}

@@ -48,6 +48,8 @@ def of_run(
 
     recipe = recipes.load(run, overrides, (there.count or 1) // there.nodes)
     ranks = recipe.parallel.ranks
+    if there.is_cpu:  # ranks on a CPU are processes: as many as are asked for
+        there = replace(there, count=ranks, nodes=recipe.parallel.nodes)
     if there.count is not None and ranks > there.count:
         raise Problem("plan.more_ranks", where=recipe.file, ranks=ranks, cards=there.count)
     spec = named(recipe.model.path, recipe.model_folder)
@@ -101,7 +103,10 @@ def question_of(
     cards, tensor = there.count or 1, given.get("tensor", 1)
     if tensor > 1 and (cards % tensor or not PROFILES[engine or "torch"].splits):
         raise misused("plan.no_split")
-    batch = global_batch or batch_for(cards)
+    rows = given.get("rows", 1)
+    if global_batch is not None and global_batch % rows:
+        raise misused("plan.batch_apart")
+    batch = global_batch or batch_for(cards, rows)
     width = 4 if there.is_cpu else 2
     strategy = replace(Strategy(), **given, cards=cards, nodes=there.nodes, width_bytes=width)
     strategy = replace(strategy, accumulate=max(batch // (strategy.replicas * strategy.rows), 1))

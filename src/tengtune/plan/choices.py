@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
-from tengtune.plan import columns
+from tengtune.plan import columns, judge
 from tengtune.plan.judge import Plan
 from tengtune.plan.search import Question, Way
 from tengtune.plan.strategy import Range
@@ -30,14 +31,39 @@ def lines(question: Question, ways: Sequence[Way], asked: Plan | None) -> list[s
     return found
 
 
-def notes(ways: Sequence[Way]) -> list[str]:
-    """What the order rests on, and what has never run."""
-    found = []
+def notes(question: Question, ways: Sequence[Way]) -> list[str]:
+    """Why not all cards are used, what the order rests on, and what has never run."""
+    found = fewer(question, ways)
     if ways and ways[0].plan.pace is None:
         found.append(language.say("plan.ways_no_speed"))
     if any(way.unverified for way in ways):
         found.append(language.say("plan.ways_unverified"))
     return found
+
+
+def fewer(question: Question, ways: Sequence[Way]) -> list[str]:
+    """Why no way uses all cards that are there, where the rows of a step or the host's memory are why."""
+    there, batch = question.cards, question.global_batch
+    if not ways or any(way.plan.strategy.cards == there for way in ways):
+        return []
+    if batch % there:
+        more = -(-batch // there) * there
+        return [language.say("plan.fewer_batch", batch=batch, cards=there, more=more)]
+    best = ways[0].plan
+    asked = replace(best.strategy, cards=there, nodes=question.hardware.nodes)
+    most = judge.make(best.spec, asked, best.engine, best.hardware, best.dtype)
+    if most.host_verdict != "no":
+        return []
+    need, has = (f"{size / 1e9:.0f}" for size in (most.host.expected, best.hardware.host_bytes or 0))
+    return [language.say("plan.fewer_host", cards=there, need=need, there=has)]
+
+
+def place(plan: Plan, spoken: language.Language | None = None) -> str:
+    """The cards a plan is for: "2 machines x 8 cards, Atlas 800 9000". spoken: None: the language chosen."""
+    now, texts = plan.strategy, language.area_messages("plan")
+    code = "place_cpu" if plan.hardware.is_cpu else "place_machines" if now.nodes > 1 else "place"
+    values = {"nodes": now.nodes, "cards": now.cards // now.nodes, "name": plan.hardware.name}
+    return language.fill(texts[f"plan.{code}"][spoken or language.current()], values)
 
 
 def data(ways: Sequence[Way]) -> list[dict[str, Any]]:

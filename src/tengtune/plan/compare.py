@@ -10,7 +10,7 @@ from tengtune.plan import can, memory
 from tengtune.plan.hardware import Hardware
 from tengtune.plan.judge import TIGHT
 from tengtune.plan.profiles import TORCH
-from tengtune.plan.search import Question, Way, batch_for, search
+from tengtune.plan.search import Question, Way, search
 from tengtune.plan.strategy import Range, Strategy, exactly
 
 Use = Literal["lora", "full", "answers"]
@@ -62,12 +62,13 @@ def least(question: Question) -> Way | None:
     count = 1
     while count <= MOST_CARDS:
         nodes = max(count // each, 1)
-        batch = max(question.global_batch, batch_for(count))
+        unit = count * (question.strategy.rows if "rows" in question.fixed else 1)
+        batch = max(question.global_batch, unit)
         narrowed = replace(
             question,
             hardware=replace(there, count=count, nodes=nodes),
             cards=count,
-            global_batch=-(-batch // count) * count,
+            global_batch=-(-batch // unit) * unit,
             strategy=replace(question.strategy, cards=count, nodes=nodes),
             fixed=question.fixed | {"cards"},
         )

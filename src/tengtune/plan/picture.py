@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import IO
 
-from tengtune.plan import judge
+from tengtune.plan import choices, judge
 from tengtune.plan.judge import Plan, Verdict
 from tengtune.plan.strategy import Range
 from tengtune.ui import language
@@ -108,8 +108,7 @@ def _texts(name: str, plan: Plan) -> tuple[dict[str, str], Sequence[str]]:
     texts["title"] = texts["title"].format(
         model=name,
         method=now.method,
-        cards=now.cards,
-        hardware=plan.hardware.name,
+        place=choices.place(plan, chosen),
         rows=now.rows,
         engine=plan.engine,
     )

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from tengtune.files import as_text
-from tengtune.plan import can
+from tengtune.plan import can, choices
 from tengtune.plan.rewrite import Tree
 from tengtune.plan.search import Way
 from tengtune.ui import language
@@ -45,7 +45,7 @@ def new(way: Way, model: str, data: Sequence[str], global_batch: int) -> str:
     parallel |= {"offload": now.offload} if now.offload != "none" else {}
     names = [json.dumps(name, ensure_ascii=False) for name in data or (PLACEHOLDER,)]
     text = TEMPLATE.format(
-        made=language.say("plan.written", cards=now.cards, hardware=plan.hardware.name),
+        made=language.say("plan.written", place=choices.place(plan)),
         needs=language.say(
             "plan.written_needs",
             card=f"{plan.card.total.expected / 1e9:.1f}",

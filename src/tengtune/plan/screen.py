@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tengtune.plan import time_screen
+from tengtune.plan import choices, time_screen
 from tengtune.plan.columns import padded, width
 from tengtune.plan.hardware import GIB
 from tengtune.plan.judge import Plan, Verdict
@@ -158,8 +158,7 @@ def _asked(plan: Plan, name: str) -> str:
         kind,
         model=name,
         parameters=f"{plan.spec.parameters() / 1e9:.2f}",
-        cards=strategy.cards,
-        hardware=plan.hardware.name,
+        place=choices.place(plan),
         rank=strategy.rank,
         base=strategy.base,
         rows=strategy.rows,

@@ -59,10 +59,11 @@ class Way:
         return (there.usable_bytes or there.memory_bytes or 0) - plan.card.total.expected
 
 
-def batch_for(cards: int) -> int:
-    """Rows of a step where nobody says: as a run file has them by default, or more, so that every card has
-    as many."""
-    return -(-_DEFAULT_BATCH // cards) * cards
+def batch_for(cards: int, rows: int = 1) -> int:
+    """Rows of a step where nobody says: the first multiple of cards x rows of a micro batch from what a run
+    file has by default on, so that every card has as many."""
+    unit = cards * rows
+    return -(-_DEFAULT_BATCH // unit) * unit
 
 
 def search(question: Question) -> list[Way]:
