@@ -211,6 +211,27 @@ def test_what_is_private_is_masked_alike(host: FakeHost, tmp_path: Path) -> None
     assert "look through it" in notes
 
 
+def test_a_line_that_is_cut_is_left_out(host: FakeHost, tmp_path: Path) -> None:
+    """Half a token looks like none."""
+    token = "hf_" + "Q7" * 17
+    steps = "step\n" * ((256 << 10) // 5 + 10)
+    begin = steps[: (256 << 10) - 12]
+    host.file("home/wang/ascend/log/plog/plog-1_2.log", f"{begin}\n{token}\n{steps}")
+    (tmp_path / "run.yaml").write_text(RUN + "output: {dir: runs}\n", "utf-8")
+    (tmp_path / "runs/run/log").mkdir(parents=True)
+    (tmp_path / "runs/run/log/train.log").write_text(f"{steps}{token}\n{steps[: (256 << 10) - 13]}\n")
+    doctor(tmp_path, "run.yaml", "--from", str(host.root), "--collect", "host.tar.gz")
+    files = contents(tmp_path / "host.tar.gz")
+    logs = {name: text for name, text in files.items() if name.endswith(".log")}
+    assert len(logs) == 2
+    assert all(b"Q7" not in text and text.startswith(b"step\n") for text in logs.values())
+
+
+def test_the_files_own_name_is_not_in_it(host: FakeHost, tmp_path: Path) -> None:
+    doctor(tmp_path, "--from", str(host.root), "--collect", "of-wang-and-zhao.tar.gz")
+    assert b"zhao" not in (tmp_path / "of-wang-and-zhao.tar.gz").read_bytes()
+
+
 def test_other_makers_devices_are_left_out(host: FakeHost, tmp_path: Path) -> None:
     on_the_bus(host)
     doctor(tmp_path, "--from", str(host.root), "--collect", "host.tar.gz")

@@ -16,8 +16,9 @@ from pathlib import Path
 from tengtune.doctor.finding import Case, Finding
 from tengtune.host import chips, machine, nodes, packages
 from tengtune.host.bundle import OWN, RUN, Asked, Manifest
-from tengtune.host.mask import COMMON, Mask, is_secret
+from tengtune.host.mask import Mask
 from tengtune.host.place import Fault, Place, saved_as
+from tengtune.host.private import COMMON, is_secret
 from tengtune.host.record import Recorder
 from tengtune.host.survey import ENVIRONMENT
 
@@ -33,6 +34,7 @@ _KEPT = re.compile(
 )
 """The variables that say something of a training; no other is packed."""
 _FILESYSTEM = re.compile(r"^\S.*?(\s+\d+\s+\d+\s+\d+\s+\d+%)\s.*$", re.MULTILINE)
+_PACKAGES = f"{OWN}/packages.txt"
 _NO_VERSIONS = ("etc/hccn.conf", "proc/", f"{OWN}/")
 """What holds four numbers with dots that are addresses, whatever the line says."""
 _LOWEST_OF_PEOPLE = 1000
@@ -54,8 +56,7 @@ class Collection:
         hide = self.mask.text
         whole = packages.written(case.host.python)
         self.files = {
-            hide(name): hide(text, not name.startswith(_NO_VERSIONS)).encode("utf-8", "replace")
-            for name, text in texts.items()
+            hide(name): _masked(name, text, hide).encode("utf-8", "replace") for name, text in texts.items()
         } | {name: data for name, data in whole.items() if not name.endswith("/")}
         folders = {hide(name[1:]) for name in place.kept.folders if _wanted(name)} - {""}
         self.folders = (folders | {name for name in whole if name.endswith("/")}) - self.files.keys()
@@ -88,7 +89,7 @@ class Collection:
             files[name[1:]] = f"GLIBCXX_{host.machine.glibcxx}\0"
         if place.folder is None:
             found = {f"{each.metadata['Name']} {each.version}" for each in metadata.distributions()}
-            files[f"{OWN}/packages.txt"] = "".join(f"{line}\n" for line in sorted(found))
+            files[_PACKAGES] = "".join(f"{line}\n" for line in sorted(found))
         return files
 
     def _outputs(self) -> dict[str, str]:
@@ -149,7 +150,7 @@ class Collection:
         hidden = [
             value
             for name, value in environment.items()
-            if is_secret(name) and not value.startswith("/") and value not in COMMON
+            if is_secret(name) and not value.startswith("/") and value.lower() not in COMMON
         ]
         return Mask(people, map(str.strip, hosts), hidden)
 
@@ -180,6 +181,11 @@ def _reduced(command: Sequence[str], text: str) -> str:
     if tuple(command) == nodes.LISTING:
         return "".join(f"{line}\n" for line in text.splitlines() if nodes.read_listing(line))
     return _FILESYSTEM.sub(r"disk\1 /", text) if command[0] == "df" else text
+
+
+def _masked(name: str, text: str, hide: Callable[[str, bool], str]) -> str:
+    """A file's text, masked; the versions of packages have four numbers, too, and nothing else is there."""
+    return text if name == _PACKAGES else hide(text, not name.startswith(_NO_VERSIONS))
 
 
 def _wanted(folder: str) -> bool:
@@ -217,11 +223,16 @@ def _newest(folder: Path, pattern: str, most: int) -> list[Path]:
 
 def _piece(path: Path, start: int, size: int) -> str:
     """A part of a file, from its beginning or, with a negative start, from its end; what can't be read is
-    said."""
+    said. Lines that are cut are left out: half a secret looks like none."""
     try:
         with path.open("rb") as stream:
+            whole = os.fstat(stream.fileno()).st_size
             if start < 0:
-                stream.seek(max(os.fstat(stream.fileno()).st_size + start, 0))
-            return stream.read(size).decode("utf-8", "replace")
+                stream.seek(max(whole + start, 0))
+            text = stream.read(size).decode("utf-8", "replace")
     except OSError as error:
         return f"{error.strerror}\n"
+    if whole <= size:
+        return text
+    cut = r"\A[^\r\n]*[\r\n]" if start < 0 else r"(?<=[\r\n])[^\r\n]+\Z"
+    return re.sub(cut, "", text)

@@ -60,7 +60,10 @@ class Manifest:
 def pack(stream: Any, files: Mapping[str, bytes], folders: Iterable[str], manifest: Manifest) -> None:
     """Write a bundle; names are relative to the host's root, and no file's is a folder's."""
     own = {_MANIFEST: json.dumps({"version": VERSION, **asdict(manifest)}, indent=1).encode()}
-    with tarfile.open(fileobj=stream, mode="w:gz", format=tarfile.PAX_FORMAT) as tar:
+    with (
+        gzip.GzipFile(filename="", mode="wb", fileobj=stream, mtime=0) as packed,  # else it names the file
+        tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as tar,
+    ):
         for name in sorted(folders):
             member = tarfile.TarInfo(name)
             member.type, member.mode = tarfile.DIRTYPE, 0o755
