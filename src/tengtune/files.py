@@ -45,6 +45,10 @@ def atomic_file(path: Path, mode: str = "wb") -> Iterator[IO[Any]]:
     """
     partial, _ = working_names(path)
     with os_errors(path):
+        if path.is_dir():
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        if path.exists() and not path.is_file():  # /dev/null would become a file
+            raise Problem("io.out_not_plain", where=path)
         path.parent.mkdir(parents=True, exist_ok=True)
         partial.unlink(missing_ok=True)  # a link there would be followed
         try:

@@ -89,3 +89,17 @@ def test_a_link_in_the_place_of_the_unfinished_file_is_not_followed(tmp_path: Pa
     (tmp_path / "a.txt.partial").symlink_to(victim)
     files.write_text(target, "x")
     assert (victim.read_text(), target.read_text()) == ("precious", "x")
+
+
+def test_pipes_devices_and_folders_are_not_replaced(tmp_path: Path) -> None:
+    pipe, folder = tmp_path / "pipe", tmp_path / "folder"
+    os.mkfifo(pipe)
+    folder.mkdir()
+    link = tmp_path / "link"
+    link.symlink_to("/dev/null")
+    for target, code in ((pipe, "io.out_not_plain"), (link, "io.out_not_plain"), (folder, "io.is_folder")):
+        with pytest.raises(Problem) as caught, files.atomic_file(target):
+            pytest.fail("opened")
+        assert caught.value.code == code
+    assert pipe.is_fifo()
+    assert link.is_symlink()
