@@ -6,12 +6,13 @@ import json
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from tests.host_lab import FakeHost, Held, healthy, table
 
-from tengtune.doctor import probe
+from tengtune.doctor import probe, trial
 from tengtune.doctor.finding import Case, Finding
 from tengtune.host.place import Place
 from tengtune.host.survey import survey
@@ -158,8 +159,18 @@ def test_a_probe_that_hangs(host: FakeHost, monkeypatch: Patch) -> None:
     assert found.faults == {"doctor.probe_hangs": "unknown"}
     assert "nothing for 1 s in: attention" in found.one("probe_hangs").texts()["what"]
     assert not any(line.endswith("sum") for line in found.started)
-    sleeping = Path("/proc", (host.root.parent / "sleeping").read_text("utf-8").strip(), "cmdline")
-    assert not sleeping.exists() or not sleeping.read_bytes()
+    sleeping = Path("/proc", (host.root.parent / "sleeping").read_text("utf-8").strip(), "stat")
+    with suppress(OSError):  # killed, and soon gone
+        while " Z " not in sleeping.read_text("utf-8"):
+            time.sleep(0.02)
+
+
+def test_a_probe_that_prints_without_end(host: FakeHost, monkeypatch: Patch) -> None:
+    """It is killed long before the time is over, and its disk is not full."""
+    host.says("npu-smi info", table(count=1))
+    monkeypatch.setattr(trial, "MOST_SAID", 1 << 16)
+    found = Probed(host, monkeypatch, "[ $trial = attention ] && yes", seconds=3600)
+    assert found.faults == {"doctor.probe_hangs": "unknown"}
 
 
 def test_who_failed_is_told_and_not_who_waited(host: FakeHost, monkeypatch: Patch) -> None:

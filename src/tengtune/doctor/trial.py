@@ -25,6 +25,8 @@ POLL_S = 0.05
 TOGETHER_S = 2.0
 """How long one of several that wait for each other may go on when another has failed."""
 MOST_LOG = 1 << 20
+MOST_SAID = 1 << 30
+"""Bytes after which a program that prints is taken to do so without end, before it fills the disk."""
 _LAST = b'{"done": true}\n'
 """What a probe writes when it is through."""
 _RANKS = (*Place().environment(":"), PROGRESS, "MS_ROLE", "MS_WORKER_NUM")
@@ -114,11 +116,16 @@ def _wait(
     end = time.monotonic() + seconds
     while True:
         codes = [0 if _done(place) else each.poll() for each, place in zip(processes, places, strict=True)]
-        if None not in codes or time.monotonic() > end:
+        endless = any(_size(place.with_suffix(".log")) > MOST_SAID for place in places)
+        if None not in codes or endless or time.monotonic() > end:
             return codes
         if together and any(codes):
             end, together = min(end, time.monotonic() + TOGETHER_S), False
         time.sleep(POLL_S)
+
+
+def _size(file: Path) -> int:
+    return file.stat().st_size if file.exists() else 0
 
 
 def _done(place: Path) -> bool:

@@ -42,7 +42,7 @@ FORMS = _compiled(
     r"|(?-i:eyJ)[\w-]{8,}\.[\w-]+\.[\w-]*|ms-[0-9a-f]{8}-[0-9a-f-]{20,}))",
     r"((?:hooks\.slack\.com/services|/hook|/webhooks?)/)([^\s\0\"']{12,})",
     r"(\b(?:bearer|basic)\s+)([\w.~+/=-]{8,})",
-    r"(\bdigest\s+)(\w+=[^\n\0]+)",
+    r"(\bdigest\s+)(\w+=[^\n\0|]*[^\s\0|])",
     # a password may hold / and @
     r"(:(?://|\\/\\/|%2F%2F))([^/\s\0:]{0,99}:[^\s\0\"']{0,199}|[^/\s\0]{1,199})(?=@)",
 )
