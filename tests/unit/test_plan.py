@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from tengtune.cli import plan_ask
 from tengtune.models import known
 from tengtune.models.spec import ModelSpec
-from tengtune.plan import hardware, judge, memory, remedy
+from tengtune.plan import hardware, judge, memory, remedy, time
 from tengtune.plan.judge import Plan
 from tengtune.plan.profiles import OURS, PROFILES
 from tengtune.plan.strategy import Range, Strategy, exactly
@@ -427,6 +427,45 @@ def test_chips_are_those_of_the_doctor() -> None:
     assert set(hardware.facts()["chips"]) == trains | {"A3"}
     products = hardware.facts()["products"].values()
     assert {each["chip"] for each in products} <= set(hardware.facts()["chips"])
+
+
+# Attention on cards without a fused operator for it: the first generation.
+
+
+def test_fused_attention_is_known_in_one_way() -> None:
+    """What writes mindformers' yaml files and what plans agree."""
+    cards = yaml.safe_load(FACTS.joinpath("mindformers.yaml").read_text("utf-8"))["hardware"]
+    assert {name for name, each in cards.items() if not each["flash"]} == {"910a"}
+    assert {
+        text for text in ("910a", "910b4", "910c", "a100", "8x32g") if hardware.find(text).plain_attention
+    } == {"910a"}
+
+
+@pytest.mark.parametrize(
+    ("engine", "score_bytes"),
+    [
+        ("torch", 0.0),  # tile by tile, and never as much as the rest of a layer's backward
+        ("mindspore", 12.0 * 1.02),  # a layer's at a time; 1.02 of slack
+        ("mindformers", 5.0 * 1.3 * 1.02),  # recomputed: what one layer keeps, and its backward's 0.3
+    ],
+)
+def test_scores_of_plain_attention(engine: str, score_bytes: float) -> None:
+    """Qwen-7B's 32 heads, rows of 8192: 2.1e9 scores a layer."""
+    asked = {"row_tokens": 8192, "rank": 8}
+    plain, fused = (
+        plan("Qwen-7B", cards, engine, **asked).card.total.expected for cards in ("910a", "910b4")
+    )
+    assert plain - fused == pytest.approx(score_bytes * 32 * 8192**2, rel=1e-6, abs=1)
+
+
+def test_a_step_on_plain_attention_starts_its_tiles() -> None:
+    """1024 tokens are 16 tiles: 16 x 0.16 ms x 32 layers x 2 passes beside the 70 ms of the rest."""
+    spec, strategy = qwen("Qwen-7B"), Strategy(recompute=False)
+    plain, fused = (
+        time.launches_s(spec, strategy, judge.reckoned("torch", strategy, hardware.find(cards))).expected
+        for cards in ("910a", "910b4")
+    )
+    assert plain - fused == pytest.approx(16 * 0.16e-3 * 32 * 2)
 
 
 # Our back ends.

@@ -18,6 +18,7 @@ class Generation:
 
     name: str
     bf16: bool | None = None
+    fused_attention: bool | None = None
     trainable: bool | None = None
     busy_mb: int | None = None
     most_mb: int | None = None

@@ -55,6 +55,12 @@ class Hardware:
     def is_cpu(self) -> bool:
         return self.memory_bytes is None
 
+    @property
+    def plain_attention(self) -> bool:
+        """Whether it is known to have no fused attention. (facts/npus.yaml)"""
+        known = chips.facts().generations.get(self.generation or "")
+        return known is not None and known.fused_attention is False
+
 
 @functools.cache
 def facts() -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import Literal
 from tengtune.models.spec import ModelSpec
 from tengtune.plan import can, memory, time
 from tengtune.plan.hardware import Hardware
-from tengtune.plan.profiles import DEEPSPEED, ON_CPU, OURS, PROFILES
+from tengtune.plan.profiles import DEEPSPEED, ON_CPU, OURS, PLAIN_ATTENTION, PROFILES
 from tengtune.plan.strategy import Profile, Range, Strategy
 
 Verdict = Literal["fits", "tight", "no", "unknown"]
@@ -87,8 +87,11 @@ def judged(need: Range, there: int | None) -> Verdict:
 
 
 def make(spec: ModelSpec, strategy: Strategy, engine: str, hardware: Hardware, dtype: str = "auto") -> Plan:
-    """The plan of one strategy. dtype: of the run file."""
-    profile = reckoned(engine, strategy, hardware.is_cpu)
+    """The plan of one strategy. dtype: of the run file. Other programs keep attention's scores where the
+    cards have no fused attention."""
+    if hardware.plain_attention and engine not in OURS:
+        strategy = replace(strategy, flash=False)
+    profile = reckoned(engine, strategy, hardware)
     card = memory.card_bytes(spec, strategy, profile, hardware.context, hardware.link_bytes)
     host = memory.host_bytes(spec, strategy, profile)
     if hardware.is_cpu:
@@ -98,11 +101,15 @@ def make(spec: ModelSpec, strategy: Strategy, engine: str, hardware: Hardware, d
     return Plan(spec, strategy, engine, profile, hardware, dtype, card, host, disk, lacks)
 
 
-def reckoned(engine: str, strategy: Strategy, on_cpu: bool) -> Profile:
+def reckoned(engine: str, strategy: Strategy, hardware: Hardware) -> Profile:
     """Whose figures the sum has: DeepSpeed's where the program has no such level of ZeRO; its own where it
     lacks the offload alone, which then takes gradients and optimizer off its cards, float32 masters too, and
     no card needs more for it."""
-    own = (ON_CPU if on_cpu and engine in ON_CPU else PROFILES)[engine]
+    own = PROFILES[engine]
+    if hardware.is_cpu:
+        own = ON_CPU.get(engine, own)
+    elif hardware.plain_attention:
+        own = PLAIN_ATTENTION.get(engine, own)
     if strategy.zero not in own.zero:
         return DEEPSPEED
     if strategy.offload in own.offload:

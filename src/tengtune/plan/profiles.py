@@ -218,6 +218,19 @@ PROFILES = {
     each.name: each for each in (TORCH, MINDSPORE, HF_TRAINER, DEEPSPEED, MS_SWIFT, MINDFORMERS, MINDSPEED)
 }
 """By the names that --engine takes; ours come first."""
+TORCH_PLAIN = replace(
+    TORCH,
+    # 8 operations a tile forward and 15 backward (counted), each 14 us as above. Of a peak's share on these
+    # cards only a graph program's is published, mindformers' on 910A (0.45 is 8% above it): no more is taken.
+    speed=replace(TORCH.speed, share=Range(0.3, 0.45, 0.65), tile_s=0.16e-3),
+)
+"""Where no fused attention is: a tile's scores, at most 64 queries of all heads, never are the peak of a
+backward; q, k and v are kept in either case."""
+MINDSPORE_PLAIN = replace(MINDSPORE, score_bytes=12.0)
+"""A row's scores at once: in the backward probabilities, their gradient and a product of both, in float32.
+(backends/mindspore/attention.py)"""
+PLAIN_ATTENTION = {"torch": TORCH_PLAIN, "mindspore": MINDSPORE_PLAIN}
+"""Ours on cards without fused attention."""
 ON_CPU = {"torch": TORCH_CPU, "mindspore": MINDSPORE_CPU}
 """Ours where ranks compute on a CPU."""
 OURS = ("torch", "mindspore")

@@ -121,7 +121,9 @@ class Speed:
     pass read or write what a layer keeps. adapter_in, adapter_out: bytes that LoRA's operations move a pass,
     per unit of an adapted linear's input and output. unpack_bytes: moved to unpack a quantized weight in a
     pass. sent_bytes: of a gradient between cards. shown: of the time between cards, what computing does not
-    hide. lora_zero: what a card's own work is multiplied by where LoRA trains under ZeRO-2 or 3.
+    hide. lora_zero: what a card's own work is multiplied by where LoRA trains under ZeRO-2 or 3. tile_s:
+    of the host, to start attention's kernels of one tile of 64 tokens in one layer and pass, where attention
+    goes by tiles.
     """
 
     share: Range
@@ -134,6 +136,7 @@ class Speed:
     sent_bytes: float = 2.0
     shown: Range = Range(0.0, 0.5, 1.0)
     lora_zero: Range = ONCE
+    tile_s: float = 0.0
 
 
 @dataclass(frozen=True)

@@ -28,6 +28,8 @@ HOST_OPTIMIZER_BYTES = 30.0
 written, weight 2, and 2 for the cast."""
 HOST_LINK_BYTES_PER_S = 25e9
 """Between card and host: PCIe 4.0 of 16 lanes has 31.5e9, four fifths of which are reached."""
+TILE = 64
+"""Queries that plain attention takes together. (backends/torch/attention.py)"""
 LAUNCHES = Range(0.8, 1.0, 1.25)
 """How the host's time to start kernels varies with its cores; an assumption."""
 
@@ -101,9 +103,10 @@ def compute_s(spec: ModelSpec, strategy: Strategy, profile: Profile, peak_flops:
 
 
 def launches_s(spec: ModelSpec, strategy: Strategy, profile: Profile) -> Range:
-    """The host's time to start a micro step's kernels: a figure of the program a layer and pass; the card
-    computes meanwhile."""
+    """The host's time to start a micro step's kernels: figures of the program a layer and pass, and a tile of
+    attention where it goes by tiles; the card computes meanwhile."""
     pass_s = profile.speed.full_pass_s if strategy.method == "full" else profile.speed.pass_s
+    pass_s += profile.speed.tile_s * strategy.tokens / TILE
     return LAUNCHES * (pass_s * spec.layers / strategy.pipeline * forwards(strategy, profile))
 
 
