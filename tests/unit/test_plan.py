@@ -276,6 +276,22 @@ def test_a_plan_that_fits_needs_no_advice() -> None:
     assert remedy.advice(plan("Qwen-7B", "8x32g")) == []
 
 
+def test_offload_is_not_proposed_with_mindspore() -> None:
+    """Its ranks share all states; another back end AND an offload that neither has are no small change."""
+    found = remedy.smallest(plan("Qwen-14B", "4x910b4", method="full", zero=2))
+    assert found is not None
+    keys = {change.key for change in found.changes}
+    assert not {"backend", "parallel.offload"} <= keys
+    assert len(remedy.advice(plan("Qwen-14B", "2x910b4", method="full", zero=2))) == 1  # not the same twice
+
+
+@pytest.mark.parametrize("engine", ["mindspeed", "mindformers"])
+def test_programs_that_share_layers_get_no_sharing_of_deepspeeds(engine: str) -> None:
+    for zero in (0, 1):
+        found = remedy.smallest(plan("Qwen-7B", "8x910b3", engine, method="full", zero=zero, rows=8))
+        assert found is None or found.plan.profile.name == engine
+
+
 def test_nothing_is_proposed_where_nothing_helps() -> None:
     tiny = replace(hardware.find("910b4"), usable_bytes=10**9)
     made = judge.make(qwen("Qwen-72B"), Strategy(), "torch", tiny)

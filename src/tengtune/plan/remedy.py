@@ -8,7 +8,7 @@ from itertools import combinations
 
 from tengtune.plan import can, judge
 from tengtune.plan.judge import Plan
-from tengtune.plan.profiles import OURS
+from tengtune.plan.profiles import OURS, PROFILES
 from tengtune.plan.strategy import Strategy
 
 MOST_CHANGES = 3
@@ -59,7 +59,7 @@ def advice(plan: Plan) -> list[Remedy]:
     found = [remedy for remedy in [smallest(plan)] if remedy] if plan.verdict in ("no", "tight") else []
     if plan.engine in OURS and (plan.lacking or (found and found[0].plan.lacking)):
         today = smallest(plan, runnable=True)
-        found += [today] if today else []
+        found += [today] if today and today not in found else []
     return found
 
 
@@ -77,6 +77,8 @@ def smallest(plan: Plan, runnable: bool = False) -> Remedy | None:
                 strategy, engine = change.apply(strategy, engine)
             if strategy.offload == "all" and strategy.zero != 3:
                 continue  # DeepSpeed offloads weights with ZeRO-3 only
+            if engine == "mindspore" and strategy.offload not in ("none", plan.strategy.offload):
+                continue  # whose ranks need none: each keeps 1/N
             made = judge.make(plan.spec, strategy, engine, plan.hardware, plan.dtype)
             if runnable and made.lacking:
                 continue
@@ -89,7 +91,8 @@ def smallest(plan: Plan, runnable: bool = False) -> Remedy | None:
 
 def changes(plan: Plan) -> Iterator[Change]:
     """What could be changed, the least first."""
-    now, count = plan.strategy, plan.strategy.cards
+    now, count, own = plan.strategy, plan.strategy.cards, PROFILES[plan.engine]
+    borrows = not own.splits  # what it lacks is DeepSpeed's; not of programs that share layers
     if not now.recompute and not plan.profile.always_recomputes:
         yield Change("train.recompute", "full")
     if now.rows > 1:
@@ -97,11 +100,12 @@ def changes(plan: Plan) -> Iterator[Change]:
     kind = can.kind_of(plan.hardware)
     if plan.engine == "torch" and kind != "cpu" and can.verdict(now.method, "mindspore", kind) != "no":
         yield Change("backend", "mindspore")
+    levels = (1, 2, 3) if borrows else own.zero
     if count > 1 and not plan.profile.shards and now.tensor == 1:
-        yield from (Change("parallel.zero", level) for level in (1, 2, 3) if level > now.zero)
+        yield from (Change("parallel.zero", level) for level in levels if level > now.zero)
     if now.method == "lora" and now.base == "compute":
         yield Change("lora.base", "int8")
-    if now.method == "full" and plan.engine != "mindspore":
+    if now.method == "full" and plan.engine != "mindspore" and borrows:
         if now.offload == "none":
             yield Change("parallel.offload", "optimizer")
         if now.offload != "all":
