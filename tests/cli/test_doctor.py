@@ -17,8 +17,10 @@ from tests.host_lab import ASCEND, SITE, TOOLKIT, FakeHost, Held, healthy, table
 from tengtune.cli.main import main
 
 FIXTURES = Path(__file__).resolve().parents[1] / "fixtures"
-RUN = "model: m\ndata: d.json\ntrain: {global_batch: 48}\n"
-BF16 = RUN.replace("model: m", "model: {path: m, dtype: bfloat16}")
+RUN = "model: Qwen/Qwen2.5-0.5B-Instruct\ndata: d.json\ntrain: {global_batch: 48}\n"
+BF16 = RUN.replace(
+    "model: Qwen/Qwen2.5-0.5B-Instruct", "model: {path: Qwen/Qwen2.5-0.5B-Instruct, dtype: bfloat16}"
+)
 
 
 @pytest.fixture
@@ -63,7 +65,10 @@ class Answer:
 
     @property
     def faults(self) -> dict[str, str]:
-        return {name: each["level"] for name, each in self.found.items() if each["level"] != "ok"}
+        """But for what is said of every run on a saved host: that its files were not looked for."""
+        found = {name: each["level"] for name, each in self.found.items() if each["level"] != "ok"}
+        assert found.pop("need_elsewhere", "unknown") == "unknown"
+        return found
 
     def fix(self, name: str) -> str:
         return str(self.found[name]["fix"])
@@ -92,7 +97,7 @@ def test_healthy_a2(host: FakeHost) -> None:
     }  # fmt: skip
     wanted = {
         "chip", "free", "firmware", "driver_pair", "kernels", "sourced", "torch_pair", "nodes", "addresses",
-        "links", "no_variables", "machine", "memory", "disk", "run_cards",
+        "links", "no_variables", "machine", "memory", "disk", "run_cards", "need_elsewhere", "need_fits",
     }  # fmt: skip
     assert set(answer.found) == wanted
 
@@ -164,7 +169,7 @@ def test_firmware_outside_its_range(host: FakeHost) -> None:
 def test_cards_held_by_another_container(host: FakeHost) -> None:
     host.says("npu-smi info", (FIXTURES / "npu-smi" / "err_busy_-8020_b.txt").read_text("utf-8"))
     answer = Answer(host, RUN + "parallel: {ranks: 8}\n")
-    assert answer.faults == {"smi_busy": "block", "run_unseen": "unknown"}
+    assert answer.faults == {"smi_busy": "block", "run_unseen": "unknown", "need_cards_unknown": "unknown"}
     assert "docker stop" in answer.fix("smi_busy")
     assert "on_the_bus" in answer.found
 
@@ -431,6 +436,61 @@ def test_what_no_back_end_has(host: FakeHost) -> None:
     assert answer.faults == {"refused": "block"}
 
 
+FULL = "data: d.json\ntrain: {method: full}\nparallel: {ranks: 8}\n"
+LORA = "model: Qwen/Qwen-7B-Chat\ndata: d.json\nparallel: {ranks: 8}\n"
+
+
+def disk(host: FakeHost, kilobytes: int) -> None:
+    head = "Filesystem 1024-blocks Used Available Capacity Mounted on\n"
+    host.says("df -Pk", f"{head}/dev/a {kilobytes} 1 {kilobytes} 1% /\n")
+
+
+def memory(host: FakeHost, total: int, available: int) -> None:
+    host.file("proc/meminfo", f"MemTotal: {total} kB\nMemFree: 10 kB\nMemAvailable: {available} kB\n")
+
+
+def needed(answer: Answer, name: str) -> float:
+    """The GB of a finding."""
+    return float(answer.found[name]["what"].split("needs ")[1].split(" GB")[0])
+
+
+def test_plans_sum_of_a_run_on_the_cards_that_are_there(host: FakeHost) -> None:
+    """All of a 7B is 7.72 billion parameters of 16 bytes on each card of PyTorch: 124 GB."""
+    answer = Quick(host, "model: Qwen/Qwen-7B-Chat\n" + FULL)
+    assert answer.faults == {"need_card": "block"}
+    assert needed(answer, "need_card") > 7.72 * 16
+    assert 'tengtune plan run.yaml --hardware "8x 910B3"' in answer.fix("need_card")
+    small = Quick(host, "model: Qwen/Qwen2.5-0.5B\n" + FULL)
+    assert small.faults == {}
+    assert small.found["need_fits"]["level"] == "ok"
+
+
+def test_memory_and_disk_that_a_run_needs(host: FakeHost) -> None:
+    """Merged and downloaded model, 2 x 15.4 GB, and a LoRA's small checkpoints: 31 GB."""
+    disk(host, 29_000_000)
+    memory(host, 12_000_000, 11_000_000)
+    assert Quick(host, LORA).faults == {"need_memory": "block", "need_disk": "block"}
+    memory(host, 900_000_000, 9_500_000)
+    assert Quick(host, LORA).faults == {"need_memory_now": "warn", "need_disk": "block"}
+
+
+def test_a_run_on_the_cpu_of_a_small_machine(tmp_path: Path) -> None:
+    """14.17 billion parameters of 4 bytes on each of 8 ranks are 453 GB."""
+    host = FakeHost(tmp_path / "host")
+    host.package("torch", "2.13.0")
+    memory(host, 25_000_000, 24_000_000)
+    disk(host, 900_000_000)
+    answer = Quick(host, LORA.replace("7B", "14B"))
+    assert answer.faults == {"need_memory": "block"}
+    assert needed(answer, "need_memory") > 450
+
+
+def test_what_was_not_judged_is_said(host: FakeHost) -> None:
+    answer = Quick(host, "model: folder/of-mine\ndata: d.json\nparallel: {ranks: 8}\n")
+    assert answer.faults == {"need_unreckoned": "unknown"}
+    assert answer.found["need_elsewhere"]["level"] == "unknown"
+
+
 def test_new_frameworks_on_old_cards(host: FakeHost) -> None:
     host.says("npu-smi info", table("910A", total=32768, idle=1, ddr=15137))
     host.driver("26.2.RC1")
@@ -505,7 +565,7 @@ def test_what_is_not_known_is_never_ok(host: FakeHost) -> None:
     assert answer.faults == {
         "chip_unknown": "unknown", "firmware_unknown": "unknown", "driver_unknown": "unknown",
         "kernels_unknown": "unknown", "torch_npu_unknown": "unknown", "mindspore_unknown": "unknown",
-        "run_cards_unknown": "unknown",
+        "run_cards_unknown": "unknown", "need_cards_unknown": "unknown",
     }  # fmt: skip
 
 

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from tengtune.recipe import Recipe
 
 Level = Literal["ok", "warn", "block", "unknown"]
+Inputs = Literal["here", "elsewhere", "told"]
 
 
 @dataclass(frozen=True)
@@ -57,12 +58,14 @@ def unknown(code: str, **values: object) -> Finding:
 @dataclass(frozen=True)
 class Case:
     """What is judged: a host, and the run it is wanted for. seconds: how long a command was waited for;
-    weights: bytes of the run's model where that is not on this machine's disk."""
+    weights: bytes of the run's model where that is not on this machine's disk. inputs: whether the files that
+    the run names are here, on the host that is judged elsewhere, or told of by its bundle."""
 
     host: Host
     recipe: Recipe | None = None
     seconds: float = 10.0
     weights: int | None = None
+    inputs: Inputs = "here"
 
     @property
     def arch(self) -> str:

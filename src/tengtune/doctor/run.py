@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from tengtune import capabilities
-from tengtune.doctor import choice, compat
+from tengtune.doctor import choice, compat, needs
 from tengtune.doctor.cards import holders
 from tengtune.doctor.finding import Case, Finding, block, listed, ok, unknown, warn
 from tengtune.host.chips import Generation
@@ -26,7 +26,10 @@ def check(case: Case, recipe: Recipe) -> Iterator[Finding]:
         backend = names[0]
     yield from _features(case, recipe, backend)
     yield from _cards(case, recipe, backend)
-    yield from _room(case, recipe)
+    room = list(_room(case, recipe))
+    yield from room
+    needed = needs.check(case, recipe, backend)
+    yield from (each for each in needed if not (room and "need_disk" in each.code))
 
 
 def _features(case: Case, recipe: Recipe, backend: str) -> Iterator[Finding]:

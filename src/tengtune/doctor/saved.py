@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, get_args
 
 from tengtune.doctor import choice
 from tengtune.doctor.examine import examine
-from tengtune.doctor.finding import Case, Finding, Level
+from tengtune.doctor.finding import Case, Finding, Inputs, Level
 from tengtune.host.place import Place
 from tengtune.host.record import Recorder
 from tengtune.host.survey import survey
@@ -24,6 +24,7 @@ if TYPE_CHECKING:  # a bundle's modules are loaded where there is one
     from tengtune.host.bundle import Manifest
     from tengtune.recipe import Recipe
 
+_NEED = "need_"
 Load = Callable[[int | None], "Recipe"]
 """The run file read; given how many cards there are, None: those of this machine."""
 
@@ -54,16 +55,19 @@ def judge(source: Source, load: Load | None) -> tuple[Case, list[Finding]]:
     """The host, and the run that `load` reads; without one that of a bundle, if it has one."""
     place, manifest = source.place, source.manifest
     weights = None
+    inputs: Inputs = "here" if place.folder is None else "elsewhere"
     if load is None and manifest is not None and manifest.run is not None:
-        load, weights = _packed_run(place, manifest), manifest.run.weights
+        load, weights, inputs = _packed_run(place, manifest), manifest.run.weights, "told"
     recipe = load(None) if load else None
     folder = recipe.resolve(recipe.output.dir) if recipe else Path.cwd()
     there = next((each for each in (folder, *folder.parents) if each.exists()), Path("/"))
-    case = Case(survey(place, there), recipe, place.seconds, weights)
+    case = Case(survey(place, there), recipe, place.seconds, weights, inputs)
     if place.folder is not None and load is not None:  # ranks follow that host's cards, not this one's
         case = replace(case, recipe=load(choice.usable(case)))
-    findings = examine(case)
-    return case, findings + (_probes(manifest) if manifest else [])
+    told = _told(manifest) if manifest else []
+    if inputs != "told":  # of another run than the bundle's
+        told = [each for each in told if not each.code.partition(".")[2].startswith(_NEED)]
+    return case, examine(case) + told
 
 
 def _packed_run(place: Place, manifest: Manifest) -> Load:
@@ -82,11 +86,12 @@ def _packed_run(place: Place, manifest: Manifest) -> Load:
     return load
 
 
-def _probes(manifest: Manifest) -> list[Finding]:
-    """The findings of --probe on that host; Problem where they are none of ours."""
+def _told(manifest: Manifest) -> list[Finding]:
+    """What only that host could find: by --probe, and of the run's files and needs. Problem for findings that
+    are none of ours."""
     findings = []
     for level, code, values in manifest.probes:
-        known = level in get_args(Level) and _is_probe(code)
+        known = level in get_args(Level) and _is_told(code)
         finding = Finding(level, code, dict(values))  # type: ignore[arg-type]
         try:
             if not known or "what" not in finding.texts():
@@ -97,9 +102,9 @@ def _probes(manifest: Manifest) -> list[Finding]:
     return findings
 
 
-def _is_probe(code: str) -> bool:
-    """Whether it is the code of a finding of --probe."""
-    return code in language.area_messages("doctor") and code.partition(".")[2].startswith("probe_")
+def _is_told(code: str) -> bool:
+    """Whether it is the code of a finding that a bundle tells of."""
+    return code in language.area_messages("doctor") and code.partition(".")[2].startswith(("probe_", _NEED))
 
 
 def collect(
@@ -110,7 +115,7 @@ def collect(
     from tengtune.doctor.collect import Collection
     from tengtune.host.bundle import pack
 
-    probes = [each for each in findings if _is_probe(each.code)]
+    probes = [each for each in findings if _is_told(each.code)]
     with lock.held(lock.beside(out), console):
         if os.path.lexists(out) and not force:
             raise Problem("check.out_exists", where=out)

@@ -47,8 +47,8 @@ class Asked:
 
 @dataclass(frozen=True)
 class Manifest:
-    """What a folder cannot hold. seconds, links, faults: see Place. probes: findings of --probe, each level,
-    code and values."""
+    """What a folder cannot hold. seconds, links, faults: see Place. probes: findings of --probe and of
+    the run's needs, each level, code and values."""
 
     seconds: float = 10.0
     links: Mapping[str, str] = field(default_factory=dict)
