@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from tests.host_lab import FakeHost, Held, healthy, table
+from tests.tiny import tiny_model
 
 from tengtune.doctor import probe, trial
 from tengtune.doctor.finding import Case, Finding
@@ -215,6 +216,8 @@ def real(folder: Path, backend: str, *arguments: str) -> tuple[int, dict[str, di
     (folder / "run.yaml").write_text(
         f"model: m\ndata: d.json\nbackend: {backend}\nparallel: {{ranks: 2}}\n", "utf-8"
     )
+    (folder / "d.json").write_text("[]", "utf-8")
+    tiny_model(folder / "m")
     command = [sys.executable, "-m", "tengtune", "doctor", "run.yaml", "--probe", "--json", *arguments]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, cwd=folder)
     assert "Traceback" not in done.stderr
