@@ -61,7 +61,7 @@ def plan(*arguments: str, lang: str = "en") -> tuple[int, str, str]:
 def data(*arguments: str) -> dict[str, Any]:
     code, out, _ = plan(*arguments, "--json")
     answer: dict[str, Any] = json.loads(out)
-    assert code == (3 if answer["verdict"] == "no" else 0)
+    assert code == (3 if answer["verdict"] in ("no", "cannot") else 0)
     return answer
 
 
@@ -131,7 +131,7 @@ def test_the_terms_add_up() -> None:
 
 @pytest.mark.parametrize(("host_gb", "verdict"), [(512, "fits"), (256, "no")])
 def test_the_hosts_memory_decides(host_gb: int, verdict: str) -> None:
-    offload = ("--zero", "3", "--offload", "all", "--host-memory", str(host_gb))
+    offload = ("--zero", "3", "--offload", "all", "--host-memory", str(host_gb), "--engine", "deepspeed")
     answer = data(*ASKED, *offload)
     assert answer["card"]["verdict"] == "fits"
     assert answer["host"]["verdict"] == answer["verdict"] == verdict
@@ -255,10 +255,11 @@ FITS = ("--model", "Qwen/Qwen-7B-Chat", "--hardware", "8x910b3", "--seq-len", "2
 
 def test_tokens_a_second_and_hours_of_so_many() -> None:
     found = data(*FITS, "--tokens", "1e9")["time"]
+    assert found["tokens"] == 3e9  # three epochs, as in a run file that does not say
     speed, hours = found["tokens_per_s"], found["hours"]
     assert 0 < speed["low"] < speed["expected"] < speed["high"]
     for one, other in (("low", "high"), ("expected", "expected"), ("high", "low")):
-        assert hours[one] * 3600 * 8 * speed[other] == pytest.approx(1e9)
+        assert hours[one] * 3600 * 8 * speed[other] == pytest.approx(3e9)
     code, out, _ = plan(*FITS, "--tokens", "1e9", "--explain")
     assert code == 0
     # 29.5 GFLOP a token by hand, and half as much again with recompute

@@ -118,8 +118,9 @@ def command(
         plan_files.draw(asked, png)
     colour = console.colour and console.out.isatty()
     text, data = _answer(asked, explain, colour)
-    console.result("\n".join([text, *plan_files.made(write_to, png)]), **data)
-    return UNFIT_MACHINE if asked.plan.verdict == "no" else 0
+    console.result("\n".join([text, *plan_files.made(asked, write_to, png)]), **data)
+    refused = write_to is None and asked.plan.answer in ("no", "cannot")
+    return UNFIT_MACHINE if refused else 0
 
 
 def _answer(asked: Asked, explain: bool, colour: bool) -> tuple[str, dict[str, Any]]:

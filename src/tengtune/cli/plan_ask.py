@@ -41,7 +41,8 @@ class Asked:
 def of_run(
     run: Path, overrides: tuple[str, ...], there: Hardware, engine: str | None, tokens: float | None
 ) -> Asked:
-    """The plan of a run file, and the other ways to do the same. tokens: of one epoch, if not its data's."""
+    """The plan of a run file, and the other ways to do the same. tokens: of its data, one epoch's, if
+    that is not known."""
     from tengtune import recipe as recipes
     from tengtune.plan import asked, judge, work
     from tengtune.plan.search import Question, search
@@ -73,10 +74,11 @@ def of_model(
     global_batch: int | None,
     tokens: float | None,
 ) -> Asked:
-    """The best way to train a model. given: fields of Strategy that options name; tokens: to be trained."""
+    """The best way to train a model. given: fields of Strategy that options name; tokens: of one epoch, of as
+    many as a run file has."""
     from tengtune.plan import judge
     from tengtune.plan.search import search
-    from tengtune.plan.work import Work
+    from tengtune.plan.work import EPOCHS, Work
 
     question = question_of(named(model), there, engine, given, global_batch)
     ways = search(question)
@@ -89,7 +91,8 @@ def of_model(
         plan = judge.choose(question.spec, strategy, there, zero)
     else:
         plan = judge.make(question.spec, replace(strategy, zero=zero or 0), engine, there)
-    return Asked(model, question, ways, plan, None if tokens is None else Work(tokens))
+    work = None if tokens is None else Work(tokens * EPOCHS, EPOCHS)
+    return Asked(model, question, ways, plan, work)
 
 
 def question_of(
@@ -103,6 +106,7 @@ def question_of(
     cards, tensor = there.count or 1, given.get("tensor", 1)
     if tensor > 1 and (cards % tensor or not PROFILES[engine or "torch"].splits):
         raise misused("plan.no_split")
+    cards = there.most_together(max(cards // there.nodes, 1)) * there.nodes
     rows = given.get("rows", 1)
     if global_batch is not None and global_batch % rows:
         raise misused("plan.batch_apart")

@@ -73,7 +73,7 @@ def write(asked: Asked, path: Path, data: Sequence[Path], overrides: Sequence[st
 
     if asked.plan.engine not in OURS:
         raise Problem("plan.not_ours_to_write", where=path, engine=asked.plan.engine)
-    if not asked.ways:
+    if not asked.ways or asked.ways[0].plan.verdict == "no":
         raise Problem("plan.none_to_write", exit_code=UNFIT_MACHINE)
     best, files = asked.ways[0], [init.written(each, path.parent) for each in data]
     if asked.recipe is None:
@@ -111,11 +111,26 @@ def draw(asked: Asked, path: Path) -> None:
         picture.draw(asked.plan, asked.name, stream)
 
 
-def made(write_to: Path | None, png: Path | None) -> list[str]:
+def made(asked: Asked, write_to: Path | None, png: Path | None) -> list[str]:
     """What to do with the files."""
     lines = []
     if write_to is not None:
         lines.append(language.say("plan.wrote", file=write_to, run=shlex.quote(str(write_to))))
+        lines += _to_fetch(asked, write_to)
     if png is not None:
         lines.append(str(png))
     return ["", *lines] if lines else []
+
+
+def _to_fetch(asked: Asked, run: Path) -> list[str]:
+    """How to bring the model of the run file `run`, where it is a hub's and not there yet."""
+    from tengtune.models.hub_id import MODELS, full_id, hub_id_in
+
+    name = full_id(asked.name) if asked.recipe is None else asked.name
+    model = hub_id_in(name, run.parent)
+    if model is None:
+        return []
+    folder = run.parent / MODELS / model.split("/")[1]
+    if (folder / "config.json").exists():
+        return []
+    return [language.say("plan.wrote_download", model=model, folder=shlex.quote(str(folder)))]

@@ -36,6 +36,8 @@ def notes(question: Question, ways: Sequence[Way]) -> list[str]:
     found = fewer(question, ways)
     if ways and ways[0].plan.pace is None:
         found.append(language.say("plan.ways_no_speed"))
+    if any(way.is_bound for way in ways[:SHOWN]):
+        found.append(language.say("plan.ways_bound"))
     if any(way.unverified for way in ways):
         found.append(language.say("plan.ways_unverified"))
     return found
@@ -87,6 +89,7 @@ def data(ways: Sequence[Way]) -> list[dict[str, Any]]:
             "disk": _range(way.plan.disk),
             "margin": round(way.margin),
             "tokens_per_s": _speed(way.plan),
+            "upper_bound": way.is_bound,
             "unverified": list(way.unverified),
         }
         for way in ways
@@ -119,8 +122,10 @@ def cards(plan: Plan) -> str:
 
 
 def speed(way: Way) -> str:
-    """Tokens a second of all cards, to two digits."""
-    return "?" if way.tokens_per_s is None else str(int(float(f"{way.tokens_per_s:.2g}")))
+    """Tokens a second of all cards, to two digits; <= where sending between them is not in it."""
+    if way.tokens_per_s is None:
+        return "?"
+    return f"{'<=' if way.is_bound else ''}{float(f'{way.tokens_per_s:.2g}'):.0f}"
 
 
 def need(plan: Plan) -> str:
@@ -131,6 +136,8 @@ def need(plan: Plan) -> str:
 
 def _row(number: int, way: Way, asked: Plan | None) -> list[str]:
     same = asked is not None and _identity(way.plan) == _identity(asked)
+    plan = way.plan  # what the host or the disk is short of is said once, for all
+    shown = plan.card_verdict if plan.verdict == "no" else plan.verdict
     return [
         f"{number}{'*' if same else ''}",
         way.plan.engine,
@@ -140,7 +147,7 @@ def _row(number: int, way: Way, asked: Plan | None) -> list[str]:
         sharing(way.plan),
         need(way.plan),
         speed(way),
-        language.lookup("plan.verdicts")[way.plan.verdict],
+        language.lookup("plan.verdicts")[shown],
     ]
 
 

@@ -84,7 +84,7 @@ def _line(claim: Claim) -> str:
         parameters=f"{plan.spec.parameters() / 1e9:.2f}",
         needs=f"{claim.needs / 1e9:.0f}",
         cards=plan.strategy.cards,
-        kept=plan.strategy.checkpoints,
+        kept=plan.strategy.checkpoints + 1,
     )
     code = "plan.claim_holds" if claim.holds else "plan.claim_fails"
     return language.say(code, claim=language.lookup("plan.claim_names")[claim.name], sum=shown)

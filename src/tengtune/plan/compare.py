@@ -58,7 +58,7 @@ def least(question: Question) -> Way | None:
     """The way with the fewest cards, of those the one that leaves most memory; cards beyond those of one
     machine come in whole machines."""
     there = question.hardware
-    each = (there.count or CARDS_A_MACHINE) // there.nodes
+    each = there.most_together((there.count or CARDS_A_MACHINE) // there.nodes)
     count = 1
     while count <= MOST_CARDS:
         nodes = max(count // each, 1)

@@ -31,6 +31,7 @@ class Hardware:
     a name. peak_flops: of 16-bit products a second; hbm_bytes_per_s: the card's memory; link_bytes_per_s:
     what a card sends to the others of its machine, in a mesh to each of them; node_bytes_per_s: to other
     machines. None: not known.
+    counts: how many cards of one machine may work together; empty: any number.
     """
 
     name: str
@@ -50,6 +51,7 @@ class Hardware:
     link_bytes_per_s: float | None = None
     node_bytes_per_s: float | None = None
     mesh: bool = False
+    counts: tuple[int, ...] = ()
 
     @property
     def is_cpu(self) -> bool:
@@ -60,6 +62,14 @@ class Hardware:
         """Whether it is known to have no fused attention. (facts/npus.yaml)"""
         known = chips.facts().generations.get(self.generation or "")
         return known is not None and known.fused_attention is False
+
+    def together(self, cards: int) -> bool:
+        """Whether so many cards of one machine may work together. (facts/npus.yaml)"""
+        return not self.counts or cards in self.counts
+
+    def most_together(self, cards: int) -> int:
+        """Of so many cards of one machine the most that may work together."""
+        return max((count for count in self.counts if count <= cards), default=cards)
 
 
 @functools.cache
@@ -177,7 +187,8 @@ def _product(name: str, values: dict[str, Any], stated: re.Match[str] | None) ->
 
 def ascend(chip: str, size_gib: int) -> Hardware:
     """An Ascend card of this nominal memory; `chip` as npu-smi calls it."""
-    known = facts()["ascend"]
+    known, made = facts()["ascend"], chips.facts()
+    generation = "A3" if chip == "A3" else made.names.get(chip)
     usable = known["usable_gib"].get(size_gib)
     card = Hardware(
         chip,
@@ -186,8 +197,9 @@ def ascend(chip: str, size_gib: int) -> Hardware:
         None if usable is None else int(usable * GIB),
         _range(known),
         known["link_gb"] * 1e9,
-        generation="A3" if chip == "A3" else chips.facts().names.get(chip),
+        generation=generation,
         chip=chip if chip in facts()["chips"] else None,
+        counts=made.generations[generation].counts if generation else (),
         doubts=() if usable is not None else ("plan.nominal",),
     )
     return _with_speed(card, chip)

@@ -13,6 +13,8 @@ from tengtune.plan.profiles import DEEPSPEED, ON_CPU, OURS, PLAIN_ATTENTION, PRO
 from tengtune.plan.strategy import Profile, Range, Strategy
 
 Verdict = Literal["fits", "tight", "no", "unknown"]
+Answer = Literal["fits", "tight", "no", "unknown", "cannot"]
+"""A verdict, or that the training cannot be run there today, whatever the memory."""
 _WORST: tuple[Verdict, ...] = ("no", "tight", "unknown", "fits")
 
 TIGHT = 0.95
@@ -49,6 +51,16 @@ class Plan:
     def computes_in(self) -> str:
         """The compute type: `auto` resolved."""
         return can.resolved(self.dtype, self.engine, can.kind_of(self.hardware))
+
+    @property
+    def odd_cards(self) -> bool:
+        """Whether so many cards of a machine cannot work together."""
+        return not self.hardware.together(self.strategy.cards // self.strategy.nodes)
+
+    @property
+    def answer(self) -> Answer:
+        """The verdict; where that is not no, `cannot` for what the back end or the cards cannot do."""
+        return "cannot" if self.verdict != "no" and (self.lacking or self.odd_cards) else self.verdict
 
     @property
     def card_verdict(self) -> Verdict:

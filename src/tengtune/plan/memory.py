@@ -383,7 +383,8 @@ def host_bytes(spec: ModelSpec, strategy: Strategy, profile: Profile) -> Range:
             kept += trained.weights
             kept += frozen_bytes(spec, strategy, profile) if strategy.method == "lora" else 0.0
         moved = profile.offload_factor * (kept / strategy.nodes)
-    copies = 1 if strategy.zero == 3 else strategy.cards / strategy.nodes
+    parts = strategy.zero == 3 and not profile.shards  # a profile that shards ignores `zero`
+    copies = 1 if parts else strategy.cards / strategy.nodes
     whole = 2.0 * counts(spec).total
     loading = exactly(4.0 * counts(spec).embedding * copies)
     if not profile.maps_weights:
@@ -392,9 +393,11 @@ def host_bytes(spec: ModelSpec, strategy: Strategy, profile: Profile) -> Range:
 
 
 def disk_bytes(spec: ModelSpec, strategy: Strategy, profile: Profile) -> Range:
-    """The model, the merged or tuned model, and checkpoints: those kept; low: one; high: with the best one
-    and one being written. The data is small beside them."""
+    """The model, the merged or tuned model, and checkpoints: the newest that are kept and one more, which is
+    the best one or one being written; low: one in all; high: with both, and the tuned model twice, as full/
+    and merged/ share their files only where there are hard links. The data is small beside them.
+    (train/saver.py, weights/merge.py)"""
     models = 2 * 2.0 * counts(spec).total
     one = profile.checkpoint_bytes * trained_parameters(spec, strategy)
-    kept = strategy.checkpoints
-    return Range(models + one, models + kept * one, models + (kept + 2) * one)
+    kept, again = strategy.checkpoints, models / 2 if strategy.method == "full" else 0.0
+    return Range(models + one, models + (kept + 1) * one, models + (kept + 2) * one + again)

@@ -8,10 +8,11 @@ from itertools import combinations
 
 from tengtune.plan import can, judge
 from tengtune.plan.judge import Plan
-from tengtune.plan.profiles import OURS, PROFILES
+from tengtune.plan.profiles import PROFILES
 from tengtune.plan.strategy import Strategy
 
 MOST_CHANGES = 3
+MOST_TIMES = 4
 SHORTEST_ROW = 256
 
 
@@ -36,6 +37,7 @@ class Change:
             "parallel.ranks": {"cards": self.value},
             "parallel.offload": {"offload": self.value},
             "lora.base": {"base": self.value},
+            "train.keep": {"checkpoints": self.value},
             "lora.rank": {"rank": self.value},
             "data.seq_len": {"row_tokens": self.value},
             "train.method": {"method": self.value},
@@ -50,24 +52,33 @@ class Remedy:
     changes: tuple[Change, ...]
     plan: Plan
 
+    @property
+    def more_cards(self) -> bool:
+        """Whether it takes more cards than there are."""
+        return self.plan.strategy.cards > (self.plan.hardware.count or 1)
+
 
 def advice(plan: Plan) -> list[Remedy]:
-    """What would fit: the smallest change, and where our back ends lack something of it, the smallest that
-    they can run today. Nothing for a plan that fits and can be run."""
-    if plan.verdict == "fits" and not plan.lacking:
+    """What would fit: the smallest change, where our back ends lack something of it the smallest that they
+    can run today, and where that is none on the cards there are, the smallest on up to four times as many.
+    Nothing for a plan that fits and can be run."""
+    if plan.answer in ("fits", "unknown"):
         return []
-    found = [remedy for remedy in [smallest(plan)] if remedy] if plan.verdict in ("no", "tight") else []
-    if plan.engine in OURS and (plan.lacking or (found and found[0].plan.lacking)):
+    first = smallest(plan) if plan.verdict in ("no", "tight") else None
+    today = first
+    if first is None or first.plan.lacking:
         today = smallest(plan, runnable=True)
-        found += [today] if today and today not in found else []
-    return found
+    more = smallest(plan, runnable=True, times=MOST_TIMES) if today is None else None
+    later = first if first is not today else None
+    return [remedy for remedy in (later, today, more) if remedy is not None]
 
 
-def smallest(plan: Plan, runnable: bool = False) -> Remedy | None:
+def smallest(plan: Plan, runnable: bool = False, times: int = 1) -> Remedy | None:
     """The smallest set of changes with which the plan fits, or else is tight; None if there is none of at
-    most three. runnable: only what our back ends have today."""
+    most three. runnable: only what our back ends have today. times: how many times the cards that there
+    are."""
     tight: Remedy | None = None
-    possible = list(changes(plan))
+    possible = list(changes(plan, times))
     for count in range(1, MOST_CHANGES + 1):
         for chosen in combinations(possible, count):
             if len({change.key for change in chosen}) < count:
@@ -80,19 +91,23 @@ def smallest(plan: Plan, runnable: bool = False) -> Remedy | None:
             if engine == "mindspore" and strategy.offload not in ("none", plan.strategy.offload):
                 continue  # whose ranks need none: each keeps 1/N
             made = judge.make(plan.spec, strategy, engine, plan.hardware, plan.dtype)
-            if runnable and made.lacking:
+            if made.odd_cards or (runnable and made.lacking):
                 continue
             if made.verdict == "fits":
                 return Remedy(chosen, made)
-            if made.verdict == "tight" and tight is None and plan.verdict != "tight":
+            if made.verdict == "tight" and tight is None and plan.answer != "tight":
                 tight = Remedy(chosen, made)
     return tight
 
 
-def changes(plan: Plan) -> Iterator[Change]:
-    """What could be changed, the least first."""
+def changes(plan: Plan, times: int = 1) -> Iterator[Change]:
+    """What could be changed, the least first, on so many times the cards that there are."""
     now, count, own = plan.strategy, plan.strategy.cards, PROFILES[plan.engine]
     borrows = not own.splits  # what it lacks is DeepSpeed's; not of programs that share layers
+    if plan.odd_cards and now.nodes == 1:
+        yield Change("parallel.ranks", plan.hardware.most_together(count))
+    if plan.disk_verdict in ("no", "tight") and now.checkpoints > 1:
+        yield Change("train.keep", 1)
     if not now.recompute and not plan.profile.always_recomputes:
         yield Change("train.recompute", "full")
     if now.rows > 1:
@@ -116,12 +131,14 @@ def changes(plan: Plan) -> Iterator[Change]:
         length //= 2
     if now.method == "lora" and now.rank > 8:
         yield Change("lora.rank", 8)
-    if now.method == "full":
+    disk_alone = plan.disk_verdict == "no" and plan.card_verdict == "fits" and not plan.lacking
+    if now.method == "full" and not disk_alone:  # another training for want of a disk is no remedy
         yield Change("train.method", "lora")
     if plan.lacking:
         yield from (change for change in _PLAIN if change.apply(now, plan.engine) != (now, plan.engine))
     if not plan.hardware.is_cpu:
-        yield from (Change("parallel.ranks", factor * count) for factor in (2, 4))
+        most = times * (plan.hardware.count or 1)
+        yield from (Change("parallel.ranks", ranks) for ranks in (2 * count, 4 * count) if ranks <= most)
 
 
 _PLAIN = (Change("lora.base", "compute"), Change("parallel.zero", 0), Change("parallel.offload", "none"))

@@ -38,16 +38,23 @@ def text(
     explain: bool,
     colour: bool,
 ) -> str:
-    """What is planned, the verdicts, the time, the sum, what would fit, what stands beside it, and what is
-    not certain."""
+    """What is planned, whether it can be run at all, the verdicts, the time, the sum, what would fit, what
+    stands beside it, and what is not certain."""
     lines = [_asked(plan, name), "", *_verdicts(plan, colour)]
+    if plan.answer == "cannot":
+        on, off = ("\033[31m", "\033[0m") if colour else ("", "")
+        lines[1:1] = ["", f"{on}{_cannot(plan)}{off}"]
+        lines[3:3] = [remedy_text(each, today=True) for each in remedies if not each.plan.lacking]
     took = time_screen.lines(plan, work, explain)
     lines += [*([""] if took else []), *took, "", *_sum(plan, explain)]
     notes = [*(language.say(code, **values) for code, values in notes_of(plan)), *beside.notes]
-    if plan.verdict == "no" and not remedies:
+    short = _short(plan)
+    lines += ["", short] if short else []
+    if plan.card_verdict == "no" and not remedies:
         lines += ["", language.say("plan.none_fits")]
     for number, remedy in enumerate(remedies):
-        lines += ["", remedy_text(remedy, today=number > 0 or bool(plan.lacking))]
+        if plan.answer != "cannot" or remedy.plan.lacking:
+            lines += ["", remedy_text(remedy, today=number > 0 or bool(plan.lacking))]
     for block in beside.blocks:
         lines += ["", *block] if block else []
     return "\n".join([*lines, *([""] if notes else []), *(f"- {note}" for note in notes)])
@@ -63,7 +70,7 @@ def data(plan: Plan, name: str, remedies: Sequence[Remedy], work: Work | None) -
         "hardware": plan.hardware.name,
         "generation": plan.hardware.generation,
         "strategy": dict(plan.strategy.__dict__),
-        "verdict": plan.verdict,
+        "verdict": plan.answer,
         "card": {
             "verdict": plan.card_verdict,
             "needs": _data(plan.card.total),
@@ -78,7 +85,8 @@ def data(plan: Plan, name: str, remedies: Sequence[Remedy], work: Work | None) -
         "remedies": [
             {
                 "changes": {change.key: change.value for change in remedy.changes},
-                "verdict": remedy.plan.verdict,
+                "verdict": remedy.plan.answer,
+                "more_cards": remedy.more_cards,
                 "card": _data(remedy.plan.card.total),
                 "host": _data(remedy.plan.host),
                 "lacking": list(remedy.plan.lacking),
@@ -96,8 +104,10 @@ def notes_of(plan: Plan) -> list[tuple[str, dict[str, object]]]:
     nodes, each = hardware.nodes, (hardware.count or 1) // hardware.nodes
     values: dict[str, object] = {"name": hardware.name, "memory": size, "nodes": nodes, "each": each}
     notes: list[tuple[str, dict[str, object]]] = [(code, values) for code in hardware.doubts]
-    if plan.lacking:
+    if plan.lacking and plan.answer != "cannot":
         notes.append(("plan.lacking", {"features": asked_for(plan.lacking), "engine": plan.engine}))
+    if not hardware.together(each):
+        notes.append(("plan.odd_cards", _odd(plan, each)))
     if plan.profile.name != plan.engine:
         notes.append(("plan.stand_in", {"engine": plan.engine, "profile": plan.profile.name}))
     elif plan.strategy.offload not in PROFILES[plan.engine].offload:
@@ -109,6 +119,32 @@ def notes_of(plan: Plan) -> list[tuple[str, dict[str, object]]]:
     if plan.profile.name in OURS and not hardware.is_cpu:
         notes.append(("plan.not_measured", {}))
     return notes + time_screen.notes(plan)
+
+
+def _odd(plan: Plan, cards: int) -> dict[str, object]:
+    return {"cards": cards, "name": plan.hardware.name, "counts": ", ".join(map(str, plan.hardware.counts))}
+
+
+def _cannot(plan: Plan) -> str:
+    """Why it can't be run: so many cards can't work together, or the back end lacks something."""
+    if plan.odd_cards:
+        return language.say("plan.cannot_cards", **_odd(plan, plan.strategy.cards // plan.strategy.nodes))
+    return language.say("plan.cannot", features=asked_for(plan.lacking), engine=plan.engine)
+
+
+def _short(plan: Plan) -> str:
+    """What the host's memory and the disk are short of; empty where they are enough, or not known."""
+    names = language.lookup("plan.resources")
+    pairs = {
+        "host": (plan.host_verdict, plan.host, plan.hardware.host_bytes),
+        "disk": (plan.disk_verdict, plan.disk, plan.hardware.disk_bytes),
+    }
+    missing = [
+        names[name].format(missing=_gb(need.expected - (there or 0)))
+        for name, (verdict, need, there) in pairs.items()
+        if verdict == "no"
+    ]
+    return language.say("plan.short", missing=names["and"].join(missing)) if missing else ""
 
 
 def asked_for(features: Sequence[str]) -> str:
@@ -142,7 +178,7 @@ def remedy_text(remedy: Remedy, today: bool) -> str:
     plan = remedy.plan
     code = "plan.remedy_later" if plan.lacking else "plan.remedy_today" if today else "plan.remedy"
     return language.say(
-        code,
+        "plan.remedy_more" if remedy.more_cards else code,
         changes=", ".join(map(str, remedy.changes)),
         verdict=language.lookup("plan.verdicts")[plan.verdict],
         card=_gb(plan.card.total.expected),

@@ -13,7 +13,7 @@ from tengtune.plan.judge import Plan, Verdict
 from tengtune.plan.profiles import OURS, PROFILES
 from tengtune.plan.strategy import Base, Offload, Strategy
 
-_ORDER: tuple[Verdict, ...] = ("fits", "unknown", "tight")
+_ORDER: tuple[Verdict, ...] = ("fits", "unknown", "tight", "no")
 _DEFAULT_BATCH = 8
 """Rows of an optimizer step where nobody says, as in a run file."""
 
@@ -51,6 +51,11 @@ class Way:
         return None if pace is None else pace.tokens_per_s.expected * self.plan.strategy.cards
 
     @property
+    def is_bound(self) -> bool:
+        """Whether it is at most so fast: sending between cards is not in it."""
+        return self.plan.pace is not None and self.plan.pace.is_bound
+
+    @property
     def margin(self) -> float:
         """Bytes that the expected need leaves free on a card; of a CPU, of the host's memory."""
         plan, there = self.plan, self.plan.hardware
@@ -69,17 +74,20 @@ def batch_for(cards: int, rows: int = 1) -> int:
 def search(question: Question) -> list[Way]:
     """All ways that fit or might, those that fit first, then by expected tokens a second of all cards (to two
     digits, which is more than the estimate is good for), fewer cards, and more memory left; where no speed is
-    known by nothing quantized or offloaded, and tenths of the memory left."""
+    known by nothing quantized or offloaded, and tenths of the memory left. Of speeds without what is sent
+    between cards those on fewer machines come first. Where all are short of the host's memory or of disk,
+    those that fit the cards."""
     made = (
         _way(question, strategy, engine)
         for engine in question.engines
         for strategy in _strategies(question, engine)
     )
-    return sorted((way for way in made if way is not None), key=_rank)
+    ways = sorted((way for way in made if way is not None), key=_rank)
+    return [way for way in ways if way.plan.verdict != "no"] or ways
 
 
 def _way(question: Question, strategy: Strategy, engine: str) -> Way | None:
-    """The way with this strategy; None if it does not fit or cannot be run."""
+    """The way with this strategy; None if it does not fit the cards or cannot be run."""
     spec, there, kind = question.spec, question.hardware, can.kind_of(question.hardware)
     dtype = question.dtype
     if dtype in ("float16", "bfloat16") and can.verdict(dtype, engine, kind) == "no":
@@ -89,7 +97,7 @@ def _way(question: Question, strategy: Strategy, engine: str) -> Way | None:
     if can.lacking(spec, strategy, engine, kind, dtype):
         return None
     plan = judge.make(spec, strategy, engine, there, dtype)
-    if plan.verdict == "no":
+    if plan.card_verdict == "no":
         return None
     return Way(plan, can.unverified(spec, strategy, engine, kind, dtype))
 
@@ -127,15 +135,18 @@ def _strategies(question: Question, engine: str) -> Iterator[Strategy]:
 
 
 def _spreads(question: Question) -> Iterator[tuple[int, int]]:
-    """(cards, machines): 1, 2, 4 ... of one machine, all of one, and all of 2, 4 ... machines and of all."""
+    """(cards, machines): 1, 2, 4 ... of one machine, all of one, and all of 2, 4 ... machines and of all;
+    where not any number may work together, the most that may."""
     if "cards" in question.fixed:
         spreads = {(question.strategy.cards, question.strategy.nodes)}
     else:
         nodes = question.hardware.nodes
-        each = max(question.cards // nodes, 1)
+        each = question.hardware.most_together(max(question.cards // nodes, 1))
         spreads = {(cards, 1) for cards in (*_doubling(each), each)}
         spreads |= {(each * count, count) for count in (*_doubling(nodes), nodes)}
-    yield from sorted(each for each in spreads if question.global_batch % each[0] == 0)
+    for cards, nodes in sorted(spreads):
+        if question.global_batch % cards == 0 and question.hardware.together(cards // nodes):
+            yield cards, nodes
 
 
 def _micro_batches(share: int) -> list[int]:
@@ -148,10 +159,12 @@ def _doubling(most: int) -> list[int]:
 
 
 def _rank(way: Way) -> tuple[object, ...]:
-    plan, now, fit = way.plan, way.plan.strategy, _ORDER.index(way.plan.verdict)
+    plan, now = way.plan, way.plan.strategy
+    fit = _ORDER.index(plan.verdict), plan.host_verdict == "no", _ORDER.index(plan.card_verdict)
     speed = way.tokens_per_s
     if speed is not None:
-        return fit, -float(f"{speed:.2g}"), now.cards, -way.margin
+        machines = now.nodes if way.is_bound else 1
+        return fit, machines, -float(f"{speed:.2g}"), now.cards, -way.margin
     there = plan.hardware.host_bytes if plan.hardware.is_cpu else plan.hardware.memory_bytes
     free = round(10 * way.margin / there) if there else 0
     plain = now.base == "compute" and now.offload == "none"

@@ -49,6 +49,11 @@ class Pace:
     binds: Part
     unknown: tuple[str, ...] = ()
 
+    @property
+    def is_bound(self) -> bool:
+        """Whether it is at most so fast: how long sending between cards takes is not known."""
+        return "plan.no_link_rate" in self.unknown
+
 
 def pace(spec: ModelSpec, strategy: Strategy, profile: Profile, hardware: Hardware) -> Pace | None:
     """The pace of a plan; None where no peak is known: of a CPU, of unlisted cards, of float32."""

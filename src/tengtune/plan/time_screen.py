@@ -14,17 +14,17 @@ from tengtune.ui import language
 
 def lines(plan: Plan, work: Work | None, explain: bool) -> list[str]:
     """Tokens a second, hours where the tokens are known; with `explain` what takes a micro step's time. Empty
-    where nothing is known of the hardware's speed, and for what does not fit."""
+    where nothing is known of the hardware's speed, and for what does not fit the cards."""
     pace = plan.pace
-    if pace is None or plan.verdict == "no":
+    if pace is None or plan.card_verdict == "no":
         return []
     speed = dict(zip(("low", "expected", "high"), map(_tokens, _three(pace.tokens_per_s)), strict=True))
     names: dict[str, str] = language.lookup("plan.parts")
-    found = [language.say("plan.speed", **speed, binds=names[pace.binds])]
+    bound = "_bound" if pace.is_bound else ""
+    found = [language.say(f"plan.speed{bound}", **speed, binds=names[pace.binds])]
     if work is not None:
         needed = time.hours(pace, work.slots, plan.strategy.cards)
-        took = dict(zip(("low", "expected", "high"), map(_hours, _three(needed)), strict=True))
-        found.append(language.say("plan.hours", **took, work=_said(work)))
+        found.append(language.say(f"plan.hours{bound}", **took(needed), work=_said(work)))
     if explain:
         found += ["", *_parts(plan, pace, names)]
     return found
@@ -46,6 +46,7 @@ def data(plan: Plan, work: Work | None) -> dict[str, Any] | None:
     needed = None if work is None else time.hours(pace, work.slots, plan.strategy.cards)
     return {
         "tokens_per_s": dict(pace.tokens_per_s.__dict__),
+        "upper_bound": pace.is_bound,
         "parts": pace.parts,
         "binds": pace.binds,
         "tokens": None if work is None else round(work.slots),
@@ -79,7 +80,9 @@ def _parts(plan: Plan, pace: Pace, names: dict[str, str]) -> list[str]:
 
 def _said(work: Work) -> str:
     if work.rows is None:
-        return language.say("plan.work_tokens", tokens=_tokens(work.slots))
+        return language.say(
+            "plan.work_tokens", tokens=_tokens(work.slots / work.epochs), epochs=f"{work.epochs:g}"
+        )
     return language.say(
         "plan.work_rows",
         rows=f"{work.rows:,}",
@@ -99,7 +102,14 @@ def _tokens(number: float) -> str:
     return f"{round(number, -digits):,.0f}"
 
 
-def _hours(number: float) -> str:
-    if number < 0.005:
-        return "<0.01"
-    return f"{number:.2f}" if number < 1 else f"{number:.1f}" if number < 100 else f"{number:.0f}"
+def took(hours: Range) -> dict[str, str]:
+    """Hours as a person says them, below one hour in minutes: low, expected, high and their unit."""
+    unit, factor = ("hours", 1) if hours.expected >= 1 else ("minutes", 60)
+    figures = [f"{factor * each:.{_digits(factor * each)}f}" for each in _three(hours)]
+    unit = language.lookup("plan.units")[unit]
+    return dict(zip(("low", "expected", "high", "unit"), (*figures, unit), strict=True))
+
+
+def _digits(number: float) -> int:
+    """Places behind the point: none from 100 on, two below one."""
+    return 0 if number >= 100 else 1 if number >= 1 else 2

@@ -16,6 +16,10 @@ MOST = 10**15
 """Tokens, as --tokens takes them."""
 
 
+EPOCHS = 3.0
+"""As often as a run file goes through its data where it does not say."""
+
+
 @dataclass(frozen=True)
 class Work:
     """slots: places for tokens in all rows of all epochs, padding too; the rest of one epoch, None where only
