@@ -103,10 +103,10 @@ def question_of(
 
     if given.get("offload") == "all" and given.get("zero") not in (None, 3):
         raise misused("plan.offload_all")
-    cards, tensor = there.count or 1, given.get("tensor", 1)
+    cards = there.most_together(max((there.count or 1) // there.nodes, 1)) * there.nodes
+    tensor = given.get("tensor", 1)
     if tensor > 1 and (cards % tensor or not PROFILES[engine or "torch"].splits):
         raise misused("plan.no_split")
-    cards = there.most_together(max(cards // there.nodes, 1)) * there.nodes
     rows = given.get("rows", 1)
     if global_batch is not None and global_batch % rows:
         raise misused("plan.batch_apart")

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from tengtune.models.spec import ModelSpec
-from tengtune.plan import can, memory, time
+from tengtune.plan import can, machine, memory, time
 from tengtune.plan.hardware import Hardware
 from tengtune.plan.profiles import DEEPSPEED, ON_CPU, OURS, PLAIN_ATTENTION, PROFILES
 from tengtune.plan.strategy import Profile, Range, Strategy
@@ -105,10 +105,10 @@ def make(spec: ModelSpec, strategy: Strategy, engine: str, hardware: Hardware, d
         strategy = replace(strategy, flash=False)
     profile = reckoned(engine, strategy, hardware)
     card = memory.card_bytes(spec, strategy, profile, hardware.context, hardware.link_bytes)
-    host = memory.host_bytes(spec, strategy, profile)
+    host = machine.host_bytes(spec, strategy, profile)
     if hardware.is_cpu:
         host = host + card.total * (strategy.cards / strategy.nodes)
-    disk = memory.disk_bytes(spec, strategy, profile)
+    disk = machine.disk_bytes(spec, strategy, profile)
     lacks = can.lacking(spec, strategy, engine, can.kind_of(hardware), dtype)
     return Plan(spec, strategy, engine, profile, hardware, dtype, card, host, disk, lacks)
 
