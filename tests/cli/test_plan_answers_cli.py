@@ -65,7 +65,7 @@ def test_a_run_file_that_was_written_is_an_answer() -> None:
 # Cards that cannot work together. (CANN's documentation of HCCL: 1, 2, 4 or 8 of the first generation)
 
 
-@pytest.mark.parametrize(("cards", "most"), [("3x910a", 2), ("6x910a", 4), ("7x 910ProB", 4), ("16x910a", 8)])
+@pytest.mark.parametrize(("cards", "most"), [("3x910a", 2), ("6x910a", 4), ("7x 910ProB", 4), ("5x910a", 4)])
 def test_the_first_generation_works_in_1_2_4_and_8(cards: str, most: int) -> None:
     answer = data(*FIRST, cards)
     assert {way["cards"] for way in answer["ways"]} == {1, 2, 4, 8} & set(range(most + 1))
@@ -117,7 +117,7 @@ def test_one_card_sends_nothing_and_its_speed_is_no_bound() -> None:
 
 # A shortage of disk or of the host's memory alone.
 
-SHORT = ("--model", "Qwen-14B", "--hardware", "atlas 800 9000", "--tokens", "5e6")
+SHORT = ("--model", "Qwen-14B", "--hardware", "8x910b4", "--tokens", "5e6")
 
 
 def test_a_short_disk_hides_neither_speed_nor_ways() -> None:
@@ -135,7 +135,7 @@ def test_a_short_disk_hides_neither_speed_nor_ways() -> None:
     missing = next(line for line in out.splitlines() if line.startswith("What there is falls short of "))
     assert 56.7 - 50 < float(missing.split()[6]) < 58.2 - 50
     assert "No one to three changes" not in out
-    assert "time   at least " in out
+    assert "\ntime   " in out
     assert "How tengtune can run it" in out
 
 
