@@ -86,7 +86,7 @@ def test_rows_of_a_step_are_as_many_micro_batches_for_every_card() -> None:
 @pytest.mark.parametrize(
     ("cards", "heading"),
     [
-        ("2x Atlas 800 (9000)", "2 machines x 8 cards, Atlas 800 9000"),
+        ("2x Atlas 800T A2", "2 machines x 8 cards, Atlas 800T A2"),
         ("8x910b3", "8 cards, 910B3"),
         ("910b3", "1 card, 910B3"),
         ("cpu", "1 rank on a CPU"),

@@ -105,11 +105,12 @@ def _tokens(number: float) -> str:
 def took(hours: Range) -> dict[str, str]:
     """Hours as a person says them, below one hour in minutes: low, expected, high and their unit."""
     unit, factor = ("hours", 1) if hours.expected >= 1 else ("minutes", 60)
-    figures = [f"{factor * each:.{_digits(factor * each)}f}" for each in _three(hours)]
+    figures = [_figure(factor * each) for each in _three(hours)]
     unit = language.lookup("plan.units")[unit]
     return dict(zip(("low", "expected", "high", "unit"), (*figures, unit), strict=True))
 
 
-def _digits(number: float) -> int:
-    """Places behind the point: none from 100 on, two below one."""
-    return 0 if number >= 100 else 1 if number >= 1 else 2
+def _figure(number: float) -> str:
+    if number < 0.005:
+        return "<0.01"
+    return f"{number:.2f}" if number < 1 else f"{number:.1f}" if number < 100 else f"{number:.0f}"
