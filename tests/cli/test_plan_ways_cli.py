@@ -93,7 +93,7 @@ def test_rows_of_a_step_are_as_many_micro_batches_for_every_card() -> None:
     ],
 )
 def test_the_heading_has_machines_and_cards(cards: str, heading: str) -> None:
-    _, out, _ = plan("--model", "Qwen2.5-0.5B", "--hardware", cards)
+    _, out, _ = plan("--model", "Qwen2.5-7B", "--hardware", cards)
     assert out.splitlines()[0].endswith(f", {heading}")
 
 
