@@ -35,7 +35,7 @@ from tengtune.recipe import CHANGEABLE, Recipe, keys, load
 from tengtune.ui import language
 from tengtune.ui.console import Console
 from tengtune.ui.language import LANGUAGES, current
-from tengtune.ui.lists import first_few
+from tengtune.ui.lists import listed
 from tengtune.ui.problems import FAILED_RUN, Problem, os_errors
 
 HEADER_BYTES = 65_536
@@ -121,7 +121,7 @@ def reopen(recipe: Recipe, console: Console) -> Recipe:
         *group, last = key.split(".")
         reduce(getitem, group, values)[last] = before[key]
     told = [f"{key}: {json.dumps(before[key], ensure_ascii=False)[:LONGEST_VALUE]}" for key in other]
-    console.say("engine.as_made", folder=recipe.folder, settings=first_few(told, ", "))
+    console.say("engine.as_made", folder=recipe.folder, settings=listed(told))
     return Recipe(**values, file=recipe.file, overrides=recipe.overrides)
 
 

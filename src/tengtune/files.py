@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
-from tengtune.ui.lists import first_few, size
+from tengtune.ui.lists import listed, size
 from tengtune.ui.problems import Problem, os_errors
 
 PARTIAL = ".partial"
@@ -136,7 +136,7 @@ def refuse_full(out: Path, area: str) -> None:
         if not out.is_dir():
             raise Problem("io.out_is_file", where=out, size=size(out.stat().st_size))
         if names := sorted(each.name for each in out.iterdir()):
-            raise Problem(f"{area}.out_exists", where=out, found=first_few(names, ", "))
+            raise Problem(f"{area}.out_exists", where=out, found=listed(names))
 
 
 def remove(path: Path) -> None:

@@ -65,7 +65,7 @@ def test_the_answer_comes_in_any_locale(locale: str) -> None:
 def test_a_chinese_reader_gets_chinese(tmp_path: Path) -> None:
     (tmp_path / "x.log").write_bytes(FULL)
     _, out, _ = explain(tmp_path / "x.log", "--lang", "zh")
-    assert "原因： 磁盘满了" in out
+    assert "原因：磁盘满了" in out
     assert "办法" in out
 
 

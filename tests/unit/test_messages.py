@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 import tengtune
-from tengtune.ui import language, progress
+from tengtune.ui import language, lists, progress
 from tengtune.ui.console import Console
 from tengtune.ui.problems import Problem, screen
 
@@ -73,6 +73,48 @@ def test_texts_are_not_joined_by_half_width_punctuation_in_the_source() -> None:
         if joined.search(line)
     }
     assert found == set()
+
+
+def test_no_blank_follows_a_chinese_mark() -> None:
+    """A full-width mark brings its own blank; in texts, in the pages, and where a screen is put together."""
+    blank = re.compile(r"[，。：；、][ \t]+(?=[^\s|])")
+    texts = {f"{c}.{p}": t for c, entry in entries() for p, t in parts(entry["zh"]).items()}
+    root = SOURCE.parent.parent
+    pages = [root / "README.zh.md", *sorted((root / "docs" / "zh").glob("*.md"))]
+    texts |= {page.name: page.read_text(encoding="utf-8") for page in pages if page.name != "plan.md"}
+    assert {name: mark[0] for name, text in texts.items() if (mark := blank.search(text))} == {}
+    fault = Problem("recipe.key_twice", where="run.yaml:3", key="model")
+    language.choose("zh")
+    try:
+        assert not blank.search(screen(fault, colour=False))
+    finally:
+        language.choose(None)
+
+
+NAMES_OF_CODE = {
+    "cli/init.py": "a list of YAML",
+    "cli/data_convert.py": "a place, of paths",
+    "steps/data.py": "a place, of paths",
+    "rehearsal/stage.py": "figures",
+}
+
+
+def test_names_are_joined_by_the_comma_of_the_language() -> None:
+    """ ", ".join would put a half-width comma between Chinese names; ui/lists.py knows the right one."""
+    joins = re.compile(r"""["'][,;] ["']\.join\(|first_few\([^\n]*["'], ["']\)""")
+    found = {
+        str(path.relative_to(SOURCE))
+        for path in SOURCE.rglob("*.py")
+        if joins.search(path.read_text(encoding="utf-8")) and path.parent.name != "plan"
+    }
+    assert found == set(NAMES_OF_CODE) | {"data/fix.py"}
+
+
+def test_a_list_of_names_in_either_language(monkeypatch: pytest.MonkeyPatch) -> None:
+    for lang, names, more in (("en", "a, b", "and 1 more"), ("zh", "a、b", "另有 1 项")):
+        monkeypatch.setenv("TENGTUNE_LANG", lang)
+        assert lists.joined(["a", "b"]) == lists.listed(["a", "b"]) == names
+        assert more in lists.listed("abcdef")
 
 
 def test_codes_stand_in_the_file_of_their_area_once() -> None:

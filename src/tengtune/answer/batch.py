@@ -28,6 +28,7 @@ from tengtune.data.encodings import encoding_guess
 from tengtune.json_file import objects
 from tengtune.ui import language
 from tengtune.ui.console import Console
+from tengtune.ui.lists import joined
 from tengtune.ui.problems import Problem, Stopped, os_errors
 
 OURS = ("record", "answer", "end", "error")
@@ -301,7 +302,7 @@ def _same(job: Job) -> None:
     changed = sorted(key for key in now if now[key] != before.get(key))
     if changed:
         names = [language.say(f"predict.made_of_{key.replace(' ', '_')}") for key in changed]
-        raise Problem("predict.changed", where=job.out, changed=", ".join(names))
+        raise Problem("predict.changed", where=job.out, changed=joined(names))
 
 
 def _take_whole_lines(path: Path, tally: Tally) -> None:

@@ -20,6 +20,7 @@ from tengtune.text.tokenizer import Tokenizer, open_tokenizer
 from tengtune.train.adaptation import chatml_is_new
 from tengtune.ui import language
 from tengtune.ui.console import Console
+from tengtune.ui.lists import clauses
 from tengtune.ui.problems import Problem
 
 End = Literal["turn", "stop", "length"]
@@ -152,7 +153,7 @@ class Speaker:
             reasons.append(language.say("predict.base_weights", measure=measure))
         if not self.template.known:
             reasons.append(language.say("predict.unknown_template"))
-        return "; ".join(reasons)
+        return clauses(reasons)
 
     def tell(self, console: Console) -> None:
         """Say how answers are chosen."""

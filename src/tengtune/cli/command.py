@@ -5,11 +5,13 @@ The help of a command or an option is a code of ui/messages/cli.yaml, looked up 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import click
 
 from tengtune.ui import language
+from tengtune.ui.layout import columns, wrapped
 from tengtune.ui.problems import Problem
 
 
@@ -22,7 +24,20 @@ class Formatter(click.HelpFormatter):
 
     def write_heading(self, heading: str) -> None:
         """A heading: cli.options, cli.commands."""
-        super().write_heading(language.say(heading))
+        self.write(f"{'':>{self.current_indent}}{language.say(heading)}\n")
+
+    def write_dl(self, rows: Iterable[tuple[str, str]], col_max: int = 30, col_spacing: int = 2) -> None:
+        """As click does, by the columns that letters take: names on the left, their texts beside them."""
+        rows = list(rows)
+        left = min(max(columns(name) for name, _ in rows), col_max) + col_spacing
+        margin = " " * self.current_indent
+        for name, text in rows:
+            lines = list(wrapped(text, max(self.width - left - 2, 10)))
+            gap = left - columns(name)
+            beside = lines.pop(0) if lines and gap >= col_spacing else ""
+            self.write(f"{margin}{name}{' ' * gap}{beside}".rstrip() + "\n")
+            for line in lines:
+                self.write(f"{margin}{' ' * left}{line}\n")
 
 
 class Context(click.Context):
@@ -52,6 +67,11 @@ class Command(click.Command):
         """The parameters, and --lang, which main.py takes out of the line; it is here for the help."""
         return [*super().get_params(ctx), _LANG]
 
+    def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
+        """What may follow the command, click's own placeholders in the language in force."""
+        words: dict[str, str] = language.lookup("cli.placeholders")
+        return [words.get(piece, piece) for piece in super().collect_usage_pieces(ctx)]
+
     def get_short_help_str(self, limit: int = 45) -> str:
         """The first line of the help."""
         return language.say(self.help or "").splitlines()[0]
@@ -70,7 +90,8 @@ class Command(click.Command):
             if record is not None and isinstance(parameter, click.Option):
                 own = parameter.help or ""
                 code = own if own.startswith("cli.") else "cli.opt_help"  # the one option that is click's
-                rows.append((record[0], record[1].replace(own, language.say(code), 1)))
+                text = record[1].replace(own, language.say(code), 1)
+                rows.append((_named(record[0], parameter, ctx), text))
         with formatter.section("cli.options"):
             formatter.write_dl(rows)
 
@@ -112,6 +133,14 @@ class Group(Command, click.Group):
 _LANG = click.Option(
     ["--lang"], type=click.Choice(language.LANGUAGES), help="cli.opt_lang", expose_value=False
 )
+
+
+def _named(names: str, option: click.Option, ctx: click.Context) -> str:
+    """An option's names with what it takes, where that is one of click's words, in the language in force."""
+    metavar = option.make_metavar(ctx)
+    words: dict[str, str] = language.lookup("cli.placeholders")
+    known = metavar in words and not option.is_flag
+    return names.removesuffix(metavar) + words[metavar] if known else names
 
 
 def unknown_command(name: str, known: list[str], path: str) -> Problem:
@@ -160,7 +189,7 @@ def _wanted(kind: click.ParamType[Any]) -> str:
         name = "whole_number" if isinstance(kind, click.IntRange) else "number"
         low = "" if kind.min is None else f"{kind.min:g} {'<' if kind.min_open else '<='} "
         high = "" if kind.max is None else f" {'<' if kind.max_open else '<='} {kind.max:.10g}"
-        return f"{language.say(f'ui.{name}')}, {low}x{high}"
+        return language.say("ui.within", kind=language.say(f"ui.{name}"), span=f"{low}x{high}")
     if isinstance(kind, click.Path):
         return language.say("ui.readable_path")
     return language.say(getattr(kind, "wanted", "ui.another_value"))

@@ -10,6 +10,7 @@ import numpy as np
 from tengtune.data.fault import place
 from tengtune.ui import language
 from tengtune.ui.console import Console
+from tengtune.ui.lists import clauses, joined
 
 if TYPE_CHECKING:
     from tengtune.data.check import Account, Place, RowLength
@@ -40,9 +41,7 @@ def show(console: Console, account: Account, reader: Reader, rows: list[RowLengt
     lines += _faults(account, report.remarks, "check.odd")
     lines += [""] if len(lines) > 1 else []
     if reader.unused:
-        lines.append(
-            say("check.unused", keys=", ".join(f"{k} ({n})" for k, n in reader.unused.most_common(12)))
-        )
+        lines.append(say("check.unused", keys=joined(f"{k} ({n})" for k, n in reader.unused.most_common(12))))
     if copies:
         lines.append(say("check.copies", count=copies, pairs=_pairs(copied, copies)))
     if contradictions:
@@ -53,7 +52,7 @@ def show(console: Console, account: Account, reader: Reader, rows: list[RowLengt
         lines.append(say("check.clean"))
     if lengths:
         shares = account.languages.most_common()
-        told = ", ".join(
+        told = joined(
             f"{say(f'check.{name}')} {count / sum(account.languages.values()):.0%}" for name, count in shares
         )
         lines.append(say("check.languages", shares=told))
@@ -98,7 +97,7 @@ def _faults(account: Account, counts: Counter[str], title: str) -> list[str]:
 def _pairs(pairs: list[tuple[Place, Place]], count: int) -> str:
     """ "a.json, record 5 / a.json, record 1; ..." """
     told = [f"{place(*later)} / {place(*earlier)}" for later, earlier in pairs]
-    return "; ".join(told + (["..."] if count > len(told) else []))
+    return clauses(told + (["..."] if count > len(told) else []))
 
 
 def histogram(lengths: Int64) -> list[str]:

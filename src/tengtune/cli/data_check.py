@@ -16,6 +16,7 @@ from tengtune.cli.options import FOLDER, make_console
 from tengtune.files import PARTIAL
 from tengtune.recipe import Data, DataFormat, LabelPolicy, TooLong
 from tengtune.ui.console import Console
+from tengtune.ui.lists import joined
 from tengtune.ui.problems import WRONG_INPUT, Problem
 
 if TYPE_CHECKING:
@@ -159,7 +160,7 @@ def reserved(
     not_onto_itself(reader, outs)
     for out in outs[:1]:
         if out.suffix.lower() not in suffixes:
-            raise Problem("check.out_suffix", where=out, suffixes=", ".join(suffixes))
+            raise Problem("check.out_suffix", where=out, suffixes=joined(suffixes))
     with ExitStack() as stack:
         for out in outs:
             stack.enter_context(lock.held(lock.beside(out), console))

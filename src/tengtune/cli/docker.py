@@ -11,6 +11,7 @@ import click
 from tengtune.cli.command import Command, misused
 from tengtune.cli.options import FOLDER, make_console, settings_option
 from tengtune.ui.console import Console
+from tengtune.ui.lists import joined
 from tengtune.ui.problems import Problem
 
 if TYPE_CHECKING:
@@ -85,7 +86,7 @@ def _container(
         console.say("docker.no_host")
     host, lacking = containers.host_mounts(machine)
     if lacking:
-        console.warn("docker.lacking", paths=", ".join(lacking))
+        console.warn("docker.lacking", paths=joined(lacking))
     own = places.of_run(recipe) if recipe else []
     if recipe is None:
         console.say("docker.no_run")
@@ -117,7 +118,7 @@ def _cards(text: str | None, machine: Machine, console: Console) -> list[int]:
         return list(machine.cards)
     cards, doubtful = card_list.parse(text)
     if doubtful:
-        console.warn("ranktable.half_open", text=text, cards=", ".join(map(str, cards)))
+        console.warn("ranktable.half_open", text=text, cards=joined(cards))
     return cards
 
 
@@ -134,7 +135,7 @@ def _image(chip: str | None, recipe: Recipe | None, machine: Machine, console: C
         "docker.chosen",
         image=image.name,
         cann=image.cann,
-        machines=", ".join(image.machines),
+        machines=joined(image.machines),
         chip=chip,
         backend=backend,
         driver=images.driver_of(machine),

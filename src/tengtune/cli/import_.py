@@ -13,6 +13,7 @@ from tengtune.cli.init import check_data, check_names, check_out, written
 from tengtune.cli.options import FOLDER, make_console
 from tengtune.ui import language
 from tengtune.ui.console import Console
+from tengtune.ui.lists import joined
 from tengtune.ui.problems import Problem
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ def command(
     if not (data or "data.files" in reading.values):
         missing.append("data.files")
     if missing:
-        notes.append(Note("changed", ", ".join(missing), "read_placeholders"))
+        notes.append(Note("changed", joined(missing), "read_placeholders"))
     names = [written(path, out.parent) if path else None for path in (model, data)]
     text = compose.run_file(reading, notes, *names)
     _write(out, text, file)
@@ -87,7 +88,7 @@ def _tell(reading: Reading, notes: list[Note], keys: bool, console: Console) -> 
         ]
         console.table(language.say("mindformers.taken_columns").split("|"), rows)
         table = [
-            [language.say(f"mindformers.why_{why}"), ", ".join(names)]
+            [language.say(f"mindformers.why_{why}"), joined(names)]
             for why, names in gathered(left, taken).items()
         ]
         console.table(language.say("mindformers.left_columns").split("|"), table)

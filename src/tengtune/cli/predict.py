@@ -14,7 +14,7 @@ from tengtune.json_file import objects
 from tengtune.recipe import Recipe
 from tengtune.ui import language
 from tengtune.ui.console import Console
-from tengtune.ui.lists import first_few
+from tengtune.ui.lists import listed
 from tengtune.ui.problems import Problem
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ def _sum_up(tally: Tally, out: Path, console: Console) -> None:
     if 0 < tally.total == count:
         raise Problem("predict.none_asked", where=out)
     if count:
-        records = first_few(tally.errors, ", ")
+        records = listed(tally.errors)
         console.warn("predict.errors", count=count, total=tally.total, records=records)
     if tally.reason:
         record, reason = tally.reason

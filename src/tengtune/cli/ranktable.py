@@ -12,6 +12,7 @@ from tengtune.cli.command import Command, Group
 from tengtune.cli.options import FOLDER, make_console
 from tengtune.ui import language
 from tengtune.ui.console import Console
+from tengtune.ui.lists import joined
 from tengtune.ui.problems import Problem
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ def make(
     console = make_console(quiet, as_json)
     chosen, doubtful = card_list.parse(cards)
     if doubtful:
-        console.warn("ranktable.half_open", text=cards, cards=", ".join(map(str, chosen)))
+        console.warn("ranktable.half_open", text=cards, cards=joined(chosen))
     ports = _ports(chosen, given, hccn)
     table = ranktable.make(server_ip or _own_address(), ports)
     network = ranktable.network_fault(ports)
@@ -119,7 +120,7 @@ def _ports(cards: Sequence[int], given: Iterable[str], conf: Path | None) -> dic
         found = hccn.read_conf(conf)
     found |= named
     if lacking := [card for card in cards if card not in found]:
-        raise Problem("ranktable.no_port", where=conf or hccn.CONF, cards=", ".join(map(str, lacking)))
+        raise Problem("ranktable.no_port", where=conf or hccn.CONF, cards=joined(lacking))
     return {card: found[card] for card in cards}
 
 

@@ -12,7 +12,7 @@ from tengtune.cli.command import Command, Group
 from tengtune.cli.options import FOLDER, make_console
 from tengtune.ui import language
 from tengtune.ui.console import Console
-from tengtune.ui.lists import first_few, size
+from tengtune.ui.lists import first_few, listed, size
 from tengtune.ui.problems import Problem
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ def diff(
     for side, tensors in zip(sides, (first, second), strict=True):
         tensors |= {name: side.scalars[name] for name in sorted(shared)}
         if left := [name for name in side.left_out if name not in shared]:
-            shown = first_few(left, ", ")
+            shown = listed(left)
             console.say("compare.left_out", path=side.path, count=len(left), names=shown)
     with meter(
         console, sum(r.nbytes for n, r in first.items() if n in second), "compare.progress"
@@ -129,7 +129,7 @@ def _report(
     same = total - len(only_one) - len(values)
     told = language.say("compare.sum", same=same, differ=len(values), missing=len(only_one) + len(only_other))
     if scales:
-        pairs = first_few([f"{a:g} / {b:g}" for a, b in sorted(set(scales.values()))], ", ")
+        pairs = listed([f"{a:g} / {b:g}" for a, b in sorted(set(scales.values()))])
         told += "\n" + language.say("compare.scale", count=len(scales), pairs=pairs)
     console.result(
         told,
@@ -181,7 +181,7 @@ def _refuse_odd(found: Found) -> None:
         suffix, known = found.files[0].suffix, [path.name for path in found.files]
         others = [name for name in other_weights(found.path, known) if name.endswith(suffix)]
         if others:
-            files = first_few(known, ", ")
+            files = listed(known)
             raise Problem("weights.others", where=found.path, others=first_few(others), read=files)
 
 

@@ -19,7 +19,8 @@ from typing import Any
 from tengtune import files
 from tengtune.host.hccn import Port, is_address, is_usable
 from tengtune.json_file import read_object
-from tengtune.ui.lists import first_few
+from tengtune.ui import lists
+from tengtune.ui.lists import joined
 from tengtune.ui.problems import Problem
 
 NUMBER = re.compile("[0-9]{1,7}")
@@ -114,7 +115,7 @@ def read(path: Path, versions: Sequence[str] = ("1.0", "1.2")) -> tuple[Table, l
     found = read_object(path, "ranktable.no_table")
     version = found.get("version")
     if version not in versions:
-        known = ", ".join(f'"{each}"' for each in versions)
+        known = joined(f'"{each}"' for each in versions)
         raise Problem("ranktable.version", where=path, found=json.dumps(version), known=known)
     listed = _list(found, "server_list", path)
     table = [_server(server, f"{path}: server_list[{i}]") for i, server in enumerate(listed)]
@@ -182,7 +183,7 @@ def _super_pods(found: dict[str, Any], table: Table) -> Iterator[Fault]:
     for entry in found["server_list"]:
         lacking = [str(d.get("device_id")) for d in entry["device"] if d.get("super_device_id") in (None, "")]
         if lacking:
-            values = {"server": entry["server_id"], "cards": ", ".join(lacking)}
+            values = {"server": entry["server_id"], "cards": joined(lacking)}
             yield Fault("ranktable.super_device", True, values)
     for pod in _objects(found, "super_pod_list"):
         inside = {str(server.get("server_id")) for server in _objects(pod, "server_list")}
@@ -193,7 +194,7 @@ def _super_pods(found: dict[str, Any], table: Table) -> Iterator[Fault]:
             if entry["server_id"] in inside and device.get("super_device_id") not in (None, "")
         )
         if twice := [number for number, times in numbers.items() if times > 1]:
-            yield Fault("ranktable.super_device_twice", True, {"numbers": first_few(twice, ", ")})
+            yield Fault("ranktable.super_device_twice", True, {"numbers": lists.listed(twice)})
 
 
 def faults(table: Table) -> Iterator[Fault]:
@@ -223,11 +224,11 @@ def _faults_of(server: Server, alone: bool) -> Iterator[Fault]:
             yield Fault("ranktable.server_card_twice", True, {**name, "card": card})
     lacking = [str(d.card) for d in server.devices if d.address is None]
     if lacking:
-        yield Fault("ranktable.no_address", not alone, {**name, "cards": ", ".join(lacking)})
+        yield Fault("ranktable.no_address", not alone, {**name, "cards": joined(lacking)})
     if max(ranks) - min(ranks) >= len(ranks):
         yield Fault("ranktable.interleaved", True, name)
     if crosses_rings(cards):
-        yield Fault("ranktable.rings", False, {**name, "cards": ", ".join(map(str, cards))})
+        yield Fault("ranktable.rings", False, {**name, "cards": joined(cards)})
 
 
 def crosses_rings(cards: Sequence[int]) -> bool:
@@ -246,6 +247,4 @@ def network_fault(ports: Mapping[int, Port]) -> Fault | None:
         return None
     if all(networks[card] == networks.get(card % RING, networks[card]) for card in networks):
         return None
-    return Fault(
-        "ranktable.networks", False, {"networks": ", ".join(f"{c}: {n}" for c, n in networks.items())}
-    )
+    return Fault("ranktable.networks", False, {"networks": joined(f"{c}: {n}" for c, n in networks.items())})

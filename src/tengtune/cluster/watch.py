@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from tengtune.cluster import place
 from tengtune.ui import language
 from tengtune.ui.console import Console
+from tengtune.ui.lists import joined
 from tengtune.ui.problems import FAILED_RUN, Problem, Stopped, os_errors
 
 if TYPE_CHECKING:
@@ -183,7 +184,7 @@ class Crew:
             exit_code=FAILED_RUN,
             rank=start.place.rank,
             minutes=f"{(self._limit_s or 0) / 60:.3g}",
-            beats=", ".join(f"{s.place.rank}: {n}" for s, n in zip(self._starts, beats, strict=True)),
+            beats=joined(f"{s.place.rank}: {n}" for s, n in zip(self._starts, beats, strict=True)),
             stacks=stacks,
         )
 

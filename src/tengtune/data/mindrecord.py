@@ -23,6 +23,7 @@ from tengtune.data.detect import LONGEST_HEADER, begins_mindrecord
 from tengtune.data.documents import Int64
 from tengtune.files import require_file
 from tengtune.ui import language
+from tengtune.ui.lists import joined
 from tengtune.ui.problems import Problem, os_errors
 
 LOADED = re.compile(r"mindrecord0*$")
@@ -100,9 +101,7 @@ class MindRecord:
         names = header.names
         missing = [name for name in names if not path.with_name(name).is_file()]
         if missing:
-            raise Problem(
-                "mindrecord.shard_missing", where=path, missing=", ".join(missing), shards=len(names)
-            )
+            raise Problem("mindrecord.shard_missing", where=path, missing=joined(missing), shards=len(names))
         self._shards = [_Shard(path.with_name(name), names, number) for number, name in enumerate(names)]
         self.shards = [shard.path for shard in self._shards]
         self.records = sum(shard.header.records for shard in self._shards)
@@ -113,8 +112,8 @@ class MindRecord:
         """Problem for a column that is not there, or holds no integers."""
         absent = [name for name in columns if name not in self.columns]
         if absent:
-            there = ", ".join(self.columns) or "-"
-            raise Problem("mindrecord.no_column", where=self.path, missing=", ".join(absent), columns=there)
+            there = joined(self.columns) or "-"
+            raise Problem("mindrecord.no_column", where=self.path, missing=joined(absent), columns=there)
 
     def rows(self, columns: Sequence[str]) -> Iterator[list[Int64]]:
         """Of each record these columns, int64 [n] each. Problem where a record is damaged."""
@@ -141,7 +140,7 @@ class _Header:
         if self.version != VERSION:
             raise Problem("mindrecord.version", where=path, found=self.version, known=VERSION)
         if path.name != (self.names[self.number] if 0 <= self.number < len(self.names) else ""):
-            raise _renamed(path, self.names[0] if len(self.names) == 1 else ", ".join(self.names))
+            raise _renamed(path, self.names[0] if len(self.names) == 1 else joined(self.names))
         if self.size < self.end:
             raise broken(path, "mindrecord.cut_off", size=self.size, needed=self.end)
 
@@ -177,7 +176,7 @@ class _Shard:
             raise Problem("mindrecord.no_index", where=self.index, file=path.name)
         named = [str(name) for (name,) in self._ask("SELECT NAME FROM SHARD_NAME")]
         if named != [path.name]:
-            raise _renamed(path, ", ".join(named))
+            raise _renamed(path, joined(named))
         ((count, last),) = self._ask("SELECT COUNT(*), MAX(ROW_ID) FROM INDEXES")
         if count != self.header.records or count != (last + 1 if count else 0):
             raise broken(path, "mindrecord.other_count", index=count, header=self.header.records)

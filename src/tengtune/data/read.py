@@ -15,6 +15,7 @@ from tengtune.data.json_value import Record
 from tengtune.data.records import read_records
 from tengtune.data.rename import Names, inverted, renamed
 from tengtune.text.conversation import Conversation
+from tengtune.ui.lists import joined
 
 MOST_SHAPES = 1000
 
@@ -172,7 +173,7 @@ def one_conversation(value: Any) -> Conversation:
 
 def _no_format(keys: tuple[str, ...], wanted: str) -> Unfit:
     """Why a record with these keys is of no format."""
-    shown = ", ".join(sorted(key[:40] for key in keys)[:12]) or "-"
+    shown = joined(sorted(key[:40] for key in keys)[:12]) or "-"
     if {"chosen", "rejected"} <= set(keys):
         return Unfit("preference", keys=shown)
     if len(keys) > 1 and formats.turns.TURN_KEYS.issuperset(keys):

@@ -17,6 +17,7 @@ from tengtune.recipe import TooLong
 from tengtune.text.conversation import Example
 from tengtune.text.tokenizer import Tokenizer
 from tengtune.train.batch import NO_LABEL
+from tengtune.ui.lists import joined
 from tengtune.ui.problems import Problem
 
 IDS, MASK = "input_ids", "attention_mask"
@@ -116,7 +117,7 @@ def _check(name: str, number: int, columns: list[str], values: list[Int64], voca
     where = place(name, number)
     lengths = [len(column) for column in values]
     if len(set(lengths)) > 1:
-        told = ", ".join(f"{column} {length}" for column, length in zip(columns, lengths, strict=True))
+        told = joined(f"{column} {length}" for column, length in zip(columns, lengths, strict=True))
         raise Problem("mindrecord.lengths", where=where, lengths=told)
     beyond = np.flatnonzero((ids < 0) | (ids >= vocabulary.size))
     if len(beyond):

@@ -16,6 +16,7 @@ from tengtune.data.parquet_stream import read_parquet
 from tengtune.data.plain_stream import read_plain
 from tengtune.data.unfold import unfolded
 from tengtune.data.window import RawFile, Text, open_text
+from tengtune.ui.lists import joined
 from tengtune.ui.problems import Problem, os_errors
 
 KIND_OF = {
@@ -81,7 +82,7 @@ def _items(text: Text, promised: str | None, is_record: IsRecord) -> tuple[str, 
         return "table", read_table(text, delimiter)
     if promised == "table":
         names = column_names(text)
-        shown = ", ".join(name[:40] for name in names[:12])
+        shown = joined(name[:40] for name in names[:12])
         raise Problem("data.no_columns", where=text.path, columns=shown, count=len(names))
     if promised != "plain":
         _fail(text)

@@ -15,6 +15,7 @@ from tengtune.data.render import Rendered
 from tengtune.data.store import Store
 from tengtune.ui import language
 from tengtune.ui.console import Console
+from tengtune.ui.lists import joined
 
 PERCENTILES = (50, 90, 99, 100)
 SHOWN = 3
@@ -93,7 +94,7 @@ class Report:
     def _line(self, code: str, count: int) -> str:
         first = self.first[code]
         also = [fault.where for fault in first[1:]] + (["..."] if count > len(first) else [])
-        more = language.say("data.also", places=", ".join(also)) if also else ""
+        more = language.say("data.also", places=joined(also)) if also else ""
         reason = f"{first[0].told()}{more}"
         return language.say("data.reason_line", count=count, name=code, reason=reason)
 

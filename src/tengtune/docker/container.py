@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from tengtune.docker.machine import Machine
 from tengtune.docker.places import Mount
 from tengtune.docker.table import read
+from tengtune.ui.lists import joined
 from tengtune.ui.problems import Problem
 
 SHELL = "bash"
@@ -68,10 +69,8 @@ def check_cards(cards: Sequence[int], machine: Machine) -> tuple[int, ...]:
     """The cards, if this host has them; a host without any is not the one that is meant."""
     missing = [card for card in cards if card not in machine.cards]
     if machine.cards and missing:
-        present = ", ".join(map(str, machine.cards))
-        raise Problem(
-            "docker.no_card", where="--cards", missing=", ".join(map(str, missing)), present=present
-        )
+        present = joined(machine.cards)
+        raise Problem("docker.no_card", where="--cards", missing=joined(missing), present=present)
     return tuple(cards)
 
 

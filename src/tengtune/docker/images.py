@@ -8,6 +8,7 @@ from tengtune.docker.machine import Machine
 from tengtune.docker.table import read
 from tengtune.plan import hardware
 from tengtune.ui import language
+from tengtune.ui.lists import joined
 from tengtune.ui.problems import Problem
 
 CHIPS = ("910", "A2", "A3")
@@ -30,7 +31,7 @@ def choose(chip: str | None, backend: str, machine: Machine) -> Image:
     is known."""
     where = "--image"
     if chip is None:
-        raise Problem("docker.chip_unknown", where="--chip", chips=", ".join(CHIPS))
+        raise Problem("docker.chip_unknown", where="--chip", chips=joined(CHIPS))
     if chip not in CHIPS:
         raise Problem("docker.chip_inference", where=chip, chip=chip)
     known = [row for row in read("images")["images"] if (row["chip"], row["backend"]) == (chip, backend)]
@@ -61,7 +62,7 @@ def generation(text: str) -> str:
         return short
     found = hardware.find(text)
     if found.generation is None:
-        raise Problem("docker.not_ascend", where=f"--chip {text}", chips=", ".join(CHIPS))
+        raise Problem("docker.not_ascend", where=f"--chip {text}", chips=joined(CHIPS))
     return found.generation
 
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from tengtune.cards import VISIBLE
 from tengtune.doctor.finding import Case, Finding, block, ok, unknown
 from tengtune.host.nodes import CONTROL, Node
+from tengtune.ui.lists import joined
 
 GROUP = "HwHiAiUser"
 
@@ -23,7 +24,7 @@ def check(case: Case) -> Iterator[Finding]:
         names = ([] if cards else ["davinci0"]) + lacking
         flags = " ".join(f"--device /dev/{name}" for name in names)
         code = "doctor.nodes_not_mapped" if host.container else "doctor.nodes_missing"
-        yield block(code, names=", ".join(names), flags=flags)
+        yield block(code, names=joined(names), flags=flags)
     yield from _permission(case, len(cards))
     yield from _visible(case, cards)
 
@@ -43,7 +44,8 @@ def _permission(case: Case, cards: int) -> Iterator[Finding]:
 def _refused(case: Case, refused: list[Node]) -> Finding:
     """Which of the two it is: the user lacks the group, or no group would help."""
     user = case.host.user.name or "$USER"
-    names = ", ".join(node.name for node in refused[:4]) + (", ..." if len(refused) > 4 else "")
+    more = ["..."] if len(refused) > 4 else []
+    names = joined([*(node.name for node in refused[:4]), *more])
     first = refused[0]
     mode = f"{first.mode} {first.owner}:{first.group}"
     helps = first.group not in ("root", None) and (first.mode or "")[3:5] == "rw"

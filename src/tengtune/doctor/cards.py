@@ -9,6 +9,7 @@ from tengtune.doctor.finding import Case, Finding, block, listed, ok, unknown, w
 from tengtune.host import npu_smi
 from tengtune.host.survey import Card
 from tengtune.ui import language
+from tengtune.ui.lists import clauses, joined
 
 _LEVELS = {"Warning": warn, "Alarm": block, "Critical": block}
 _UNEQUAL = 1.1
@@ -46,7 +47,7 @@ def _seen(case: Case) -> Iterator[Finding]:
         total = host.boards.total
         yield unknown("doctor.smi_unread", said=said[-1][:120] if said else "", total=total or "?")
     if not host.cards and host.bus:
-        names = ", ".join(dict.fromkeys(generation.name for _, generation in host.bus))
+        names = joined(dict.fromkeys(generation.name for _, generation in host.bus))
         yield ok("doctor.on_the_bus", count=len(host.bus), generation=names)
 
 
@@ -71,7 +72,7 @@ def _kinds(case: Case) -> Iterator[Finding]:
     totals = [card.total_mb for card in case.host.cards if card.total_mb]
     if len(groups) > 1 or (totals and max(totals) > _UNEQUAL * min(totals)):
         alike = max(groups.values(), key=len)
-        names = ", ".join(name for name, _ in groups)
+        names = joined(name for name, _ in groups)
         yield warn("doctor.mixed", names=names, places=choice.places(case, alike))
 
 
@@ -88,7 +89,7 @@ def _health(case: Case, card: Card) -> Finding:
             error = errors.get(f"health_{code[2:]}")
             meanings.append(error.means if error else code)
             fixes += [error.fix] if error else []
-    why = "; ".join(meanings) or language.say("doctor.no_code")
+    why = clauses(meanings) or language.say("doctor.no_code")
     fix = " ".join(fixes) or language.say("doctor.ask_health", card=card.chip.npu)
     make = _LEVELS.get(health or "", unknown)
     if make is block and case.recipe is not None and card not in choice.taken(case):
@@ -104,12 +105,12 @@ def _busy(case: Case) -> Iterator[Finding]:
     unseen = [card for card in held if card not in named]
     places = choice.places(case, choice.free(case)) if held else ""
     if named:
-        who = "; ".join(f"{card.number}: {holders(case, card)}" for card in named)
+        who = clauses(f"{card.number}: {holders(case, card)}" for card in named)
         pids = {each.pid for card in named for each in case.host.table.on(card.chip)}
         values = {"cards": listed(named), "who": who, "pids": " ".join(map(str, sorted(pids)))}
         yield warn("doctor.busy" if places else "doctor.busy_all", **values, places=places)
     if unseen:
-        used = ", ".join(_gigabytes(card.used_mb) for card in unseen)
+        used = joined(_gigabytes(card.used_mb) for card in unseen)
         yield warn("doctor.busy_unseen", cards=listed(unseen), used=used, npu=unseen[0].chip.npu)
     free = [card for card in cards if card.in_use is False]
     if free and not held:
@@ -122,7 +123,7 @@ def _busy(case: Case) -> Iterator[Finding]:
 def holders(case: Case, card: Card) -> str:
     """The processes on a card, the biggest first."""
     found = sorted(case.host.table.on(card.chip), key=lambda process: -(process.memory_mb or 0))
-    return ", ".join(f"{each.name or '?'} ({each.pid}, {_gigabytes(each.memory_mb)})" for each in found[:3])
+    return joined(f"{each.name or '?'} ({each.pid}, {_gigabytes(each.memory_mb)})" for each in found[:3])
 
 
 def _gigabytes(megabytes: int | None) -> str:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from tengtune.host.survey import Card, Host
 from tengtune.ui import language
+from tengtune.ui.lists import joined
 
 if TYPE_CHECKING:
     from tengtune.recipe import Recipe
@@ -79,7 +80,7 @@ class Case:
 
 def listed(cards: Sequence[Card]) -> str:
     """The numbers of cards."""
-    return ", ".join(str(card.number) for card in cards)
+    return joined(str(card.number) for card in cards)
 
 
 def chip_part(case: Case) -> str:

@@ -9,6 +9,7 @@ from tengtune.doctor.finding import Case, Finding, block, ok, unknown, warn
 from tengtune.host import releases
 from tengtune.host.packages import Package
 from tengtune.ui import language
+from tengtune.ui.lists import joined
 
 
 def check(case: Case) -> Iterator[Finding]:
@@ -101,7 +102,7 @@ def _mindspore(case: Case, package: Package) -> Iterator[Finding]:
         return
     after = [g for g in case.host.generations if g and _after(package.version, g.last_mindspore)]
     if after:  # which CANN it wants would be the lesser trouble
-        names = ", ".join(each.name for each in after)
+        names = joined(each.name for each in after)
         values = {"last": after[0].last_mindspore, "since": compat.MINDSPORE_SINCE}
         yield unknown("doctor.mindspore_after", mindspore=package.version, generation=names, **values)
         return

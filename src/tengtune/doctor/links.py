@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from tengtune.doctor import compat
 from tengtune.doctor.finding import Case, Finding, block, ok, unknown, warn
 from tengtune.host import hccn
+from tengtune.ui.lists import joined
 from tengtune.ui.problems import Problem
 
 
@@ -39,11 +40,11 @@ def _ports(case: Case) -> Iterator[Finding]:
         if times > 1:
             make = block if several_machines(case) else warn
             same = [card for card, port in ports.items() if port.address == address]
-            yield make("doctor.address_twice", address=address, cards=", ".join(map(str, same)))
+            yield make("doctor.address_twice", address=address, cards=joined(same))
     lacking = [card.number for card in case.host.cards if card.number not in ports]
     if lacking:
         make = block if several_machines(case) else warn
-        yield make("doctor.addresses_lacking", cards=", ".join(map(str, lacking)), card=lacking[0])
+        yield make("doctor.addresses_lacking", cards=joined(lacking), card=lacking[0])
     else:
         yield ok("doctor.addresses", count=len(ports))
 
@@ -62,7 +63,7 @@ def _nics(case: Case) -> Iterator[Finding]:
         yield ok("doctor.links", count=len(nics))
     switches = {nic.tls for nic in nics.values() if nic.tls}
     if len(switches) > 1:
-        enabled = ", ".join(str(card) for card, nic in nics.items() if nic.tls == "1")
+        enabled = joined(str(card) for card, nic in nics.items() if nic.tls == "1")
         yield make("doctor.tls", cards=enabled, every=" ".join(map(str, nics)))
 
 
@@ -90,7 +91,7 @@ def _variables(case: Case) -> Iterator[Finding]:
         yield block("doctor.inf_nan")
     chosen = [f"{name}={environment[name]}" for name in sorted(environment) if name.startswith("HCCL_")]
     if not faults:
-        yield ok("doctor.variables" if chosen else "doctor.no_variables", chosen=", ".join(chosen))
+        yield ok("doctor.variables" if chosen else "doctor.no_variables", chosen=joined(chosen))
 
 
 def _in_range(value: str, least: str, most: str) -> bool:

@@ -10,6 +10,7 @@ from tengtune import capabilities
 from tengtune.doctor.finding import Finding, Level
 from tengtune.doctor.trial import LOAD, End, Probe
 from tengtune.ui import language
+from tengtune.ui.lists import joined
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,7 @@ def findings(ends: Iterable[tuple[int, End]], seconds: float) -> Iterator[Findin
             groups.setdefault(outcome, []).append(of)
     for outcome, members in groups.items():
         first = members[0]
-        cards = ", ".join(dict.fromkeys(str(of.card) for of in members))
+        cards = joined(dict.fromkeys(str(of.card) for of in members))
         on_cpu = first.probe.device == "cpu"
         place = (
             language.say("doctor.probe_on_cpu") if on_cpu else language.say("doctor.probe_on", cards=cards)

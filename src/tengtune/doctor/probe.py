@@ -25,6 +25,7 @@ from tengtune.doctor.trial import Probe, run
 from tengtune.host.place import Place as Local
 from tengtune.host.survey import Card
 from tengtune.ui.console import Console
+from tengtune.ui.lists import joined
 
 _CHOSEN_BY = {"npu": VISIBLE, "cuda": "CUDA_VISIBLE_DEVICES"}
 CPU = "cpu"
@@ -50,7 +51,7 @@ def check(case: Case, console: Console, seconds: float) -> Iterator[Finding]:
     if held:
         yield unknown("doctor.probe_held", cards=listed(held))
     if backends:
-        names = ", ".join(capabilities.NAMES[backend] for backend in backends)
+        names = joined(capabilities.NAMES[backend] for backend in backends)
         console.say("doctor.probing", names=names, seconds=f"{seconds:g}")
     for backend in backends:
         spots = _spots(case, backend)
@@ -93,7 +94,7 @@ def _notes(backend: str, spots: Sequence[Spot]) -> Iterator[Finding]:
         yield ok("doctor.probe_one", framework=framework)
     without = [str(spot.card) for spot in spots if spot.bf16 is False]
     if without and backend == "torch":
-        yield ok("doctor.probe_without_bf16", cards=", ".join(without))
+        yield ok("doctor.probe_without_bf16", cards=joined(without))
 
 
 def _probed(case: Case, backend: str, spots: Sequence[Spot], seconds: float) -> Iterator[Finding]:

@@ -12,7 +12,7 @@ from tengtune.doctor.finding import Case, Finding, block, listed, ok, unknown, w
 from tengtune.host.chips import Generation
 from tengtune.host.survey import Card
 from tengtune.recipe import Recipe
-from tengtune.ui.lists import size
+from tengtune.ui.lists import clauses, joined, size
 from tengtune.ui.problems import Problem
 
 
@@ -67,7 +67,7 @@ def _cards(case: Case, recipe: Recipe, backend: str) -> Iterator[Finding]:
         yield block("doctor.run_without_npu")
     unfit = [g for g in host.generations if g is not None and g.trainable is False]
     if unfit:
-        names = ", ".join(each.name for each in unfit)
+        names = joined(each.name for each in unfit)
         yield block("doctor.run_on_inference", generation=names, run=recipe.called())
     if not host.cards:
         yield unknown("doctor.run_unseen", wanted=wanted)
@@ -90,7 +90,7 @@ def _cards(case: Case, recipe: Recipe, backend: str) -> Iterator[Finding]:
 
 
 def _held(case: Case, recipe: Recipe, held: Sequence[Card], wanted: int) -> Finding:
-    who = "; ".join(f"{card.number}: {holders(case, card) or '?'}" for card in held)
+    who = clauses(f"{card.number}: {holders(case, card) or '?'}" for card in held)
     free = choice.free(case)
     values = {"wanted": wanted, "count": len(held), "cards": listed(held), "who": who, "free": len(free)}
     if others := choice.suitable(free, wanted):
@@ -102,7 +102,7 @@ def _held(case: Case, recipe: Recipe, held: Sequence[Card], wanted: int) -> Find
 
 def _ring(case: Case, recipe: Recipe, generation: Generation, taken: list[Card]) -> Finding:
     """The first generation: 1, 2, 4 or 8 cards, and 2 or 4 within one ring."""
-    wanted, counts = len(taken), ", ".join(map(str, generation.counts))
+    wanted, counts = len(taken), joined(generation.counts)
     values = {"wanted": wanted, "cards": listed(taken), "run": recipe.called()}
     ranks = choice.fewer(recipe, choice.free(case))
     if wanted not in generation.counts:
@@ -129,7 +129,7 @@ def _bus_groups(case: Case, taken: list[Card]) -> Iterator[Finding]:
     fitting = next((group for group in groups if len(group) >= len(taken)), None)
     if len(touched) > 1 and fitting:
         others = [card for card in choice.counted(case) if card.chip.npu in fitting][: len(taken)]
-        names = " | ".join(", ".join(map(str, group)) for group in touched)
+        names = " | ".join(joined(group) for group in touched)
         values = {"cards": listed(taken), "groups": names, "places": choice.places(case, others)}
         yield warn("doctor.bus_groups", **values)
 

@@ -18,6 +18,7 @@ from tengtune.host.record import Recorder
 from tengtune.host.survey import survey
 from tengtune.ui import language
 from tengtune.ui.console import Console
+from tengtune.ui.lists import joined
 from tengtune.ui.problems import Problem
 
 if TYPE_CHECKING:  # a bundle's modules are loaded where there is one
@@ -123,13 +124,13 @@ def collect(
         with files.atomic_file(out) as stream:
             pack(stream, found.files, found.folders, found.manifest)
     kinds: dict[str, str] = language.lookup("doctor.mask_kinds")
-    masked = ", ".join(f"{kinds[kind]} {count}" for kind, count in found.mask.counts.items())
+    masked = joined(f"{kinds[kind]} {count}" for kind, count in found.mask.counts.items())
     console.say(
         "doctor.collected", out=out, count=len(found.files), masked=masked or "-", left=found.left_out
     )
     lost = _differences(out, findings)
     if lost:
-        console.warn("doctor.bundle_differs", checks=", ".join(lost))
+        console.warn("doctor.bundle_differs", checks=joined(lost))
 
 
 def _differences(bundle: Path, findings: Sequence[Finding]) -> list[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import unicodedata
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,6 +9,7 @@ from tengtune.doctor.cards import holders
 from tengtune.doctor.finding import Case, Finding, Level
 from tengtune.host.survey import Card
 from tengtune.ui import language
+from tengtune.ui.layout import columns
 
 ORDER: tuple[Level, ...] = ("block", "warn", "unknown", "ok")
 _COLOURS = {"block": "\033[31m", "warn": "\033[33m", "unknown": "\033[35m", "ok": "\033[32m"}
@@ -21,7 +21,7 @@ def text(case: Case, findings: Sequence[Finding], colour: bool) -> str:
     if lines:
         lines.append("")
     tags: dict[str, str] = language.lookup("doctor.levels")
-    width = max(map(_width, tags.values()))
+    width = max(map(columns, tags.values()))
     for finding in sorted(findings, key=lambda each: ORDER.index(each.level)):
         lines += _finding(finding, tags[finding.level], width, colour)
     return "\n".join([*lines, "", verdict(findings)])
@@ -76,7 +76,7 @@ def _table(rows: list[list[str]]) -> list[str]:
     if not rows:
         return []
     heads: list[str] = language.lookup("doctor.columns")
-    widths = [max(_width(row[i]) for row in [heads, *rows]) for i in range(len(heads))]
+    widths = [max(columns(row[i]) for row in [heads, *rows]) for i in range(len(heads))]
     return ["  ".join(map(_padded, row, widths)).rstrip() for row in [heads, *rows]]
 
 
@@ -91,10 +91,5 @@ def _finding(finding: Finding, tag: str, width: int, colour: bool) -> list[str]:
     return lines
 
 
-def _width(text: str) -> int:
-    """Columns on a terminal: Chinese characters take two."""
-    return sum(2 if unicodedata.east_asian_width(character) in "WF" else 1 for character in text)
-
-
 def _padded(text: str, width: int) -> str:
-    return text + " " * (width - _width(text))
+    return text + " " * (width - columns(text))

@@ -8,6 +8,7 @@ from tengtune.doctor import compat
 from tengtune.doctor.finding import Case, Finding, block, chip_part, ok, unknown, warn
 from tengtune.host import releases
 from tengtune.host.versions import Cann, Release
+from tengtune.ui.lists import joined
 
 OPS_SINCE = "8.5.0"
 """From this CANN on the package of compiled operators is called ops, and version.cfg need not name it."""
@@ -116,15 +117,15 @@ def _kernels(case: Case, cann: Cann, version: str) -> Iterator[Finding]:
     chip = chip_part(case)
     kind = f"kernels-{chip}" if old else f"{chip}-ops"
     package = f"Ascend-cann-{kind}_{version}_linux-{case.arch}.run"
-    values = {"package": package, "home": cann.home, "wanted": ", ".join(wanted) or "?"}
+    values = {"package": package, "home": cann.home, "wanted": joined(wanted) or "?"}
     if cann.kernels:
         missing = [name for name in wanted if name not in cann.kernels]
         if not wanted:
             yield unknown("doctor.kernels_unknown", **values)
         elif missing:
-            yield block("doctor.kernels_other", **values, found=", ".join(cann.kernels))
+            yield block("doctor.kernels_other", **values, found=joined(cann.kernels))
         else:
-            yield ok("doctor.kernels", found=", ".join(wanted))
+            yield ok("doctor.kernels", found=joined(wanted))
     elif cann.config and not cann.config.kernels and old:
         yield block("doctor.kernels_missing", **values)
     else:

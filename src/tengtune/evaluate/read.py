@@ -29,6 +29,7 @@ from tengtune.evaluate.questions import LETTERS, By, Calculation, Choice, Free, 
 from tengtune.evaluate.records import ANSWER, KEYWORDS, OPTIONS, QUESTION, read_entries
 from tengtune.text.conversation import Message
 from tengtune.ui import language
+from tengtune.ui.lists import joined
 from tengtune.ui.problems import Problem
 
 Kind = Literal["choice", "number", "free"]
@@ -94,7 +95,7 @@ def kind_of(record: dict[str, Any]) -> Kind:
     if form is not None and form is not formats.FORMATS["question"]:
         return "free"
     if QUESTION not in record or ANSWER not in record:
-        raise Unfit("no_question", keys=", ".join(record) or "-")
+        raise Unfit("no_question", keys=joined(record) or "-")
     if OPTIONS in record or {"a", "b"} <= record.keys():
         return "choice"
     answer = record[ANSWER]

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tengtune.explain.scan import Hit
-from tengtune.ui.lists import first_few
+from tengtune.ui.lists import listed
 
 UNITS = {"B": 0, "KiB": 1, "MiB": 2, "GiB": 3, "TiB": 4}
 _SIZE = r"([\d.]+) ?(B|KiB|MiB|GiB|TiB)"
@@ -91,7 +91,7 @@ def missing_ranks(hits: Sequence[Hit]) -> Detail | None:
     missing = [rank for rank in range(int(count[1])) if rank not in came]
     if not missing or not came <= set(range(int(count[1]))):
         return None
-    values = {"count": len(missing), "total": count[1], "ranks": first_few(missing, ", ")}
+    values = {"count": len(missing), "total": count[1], "ranks": listed(missing)}
     return Detail("explain.missing_ranks", values, {"missing": missing})
 
 
@@ -109,7 +109,7 @@ def collectives(hits: Sequence[Hit]) -> Detail | None:
         return None
     told = [f"rank {rank}: {call}" for rank, call in sorted(calls.items(), key=lambda each: int(each[0]))]
     code = "explain.same_collective" if len(set(calls.values())) == 1 else "explain.other_collectives"
-    return Detail(code, {"calls": first_few(told, ", ")}, {"collectives": calls})
+    return Detail(code, {"calls": listed(told)}, {"collectives": calls})
 
 
 def absent(hits: Sequence[Hit]) -> Detail | None:
@@ -118,7 +118,7 @@ def absent(hits: Sequence[Hit]) -> Detail | None:
     if not ranks:
         return None
     code = "explain.absent_rank" if len(ranks) == 1 else "explain.absent_ranks"
-    return Detail(code, {"ranks": first_few(ranks, ", ")}, {"absent": ranks})
+    return Detail(code, {"ranks": listed(ranks)}, {"absent": ranks})
 
 
 def absent_ranks(hits: Sequence[Hit]) -> list[int]:

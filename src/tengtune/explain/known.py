@@ -14,6 +14,7 @@ from typing import Any
 from tengtune.explain.sieve import SHORTEST
 from tengtune.files import open_plain
 from tengtune.ui import language
+from tengtune.ui.lists import joined
 from tengtune.ui.problems import Problem, os_errors
 
 KINDS = ("root", "symptom", "warning", "wrapper")
@@ -120,7 +121,7 @@ def _error(id: str, entry: Any, path: Path) -> Error:
 def _fault(entry: Any) -> str:
     """What keeps an entry from being one; empty when nothing does."""
     if not isinstance(entry, dict) or set(entry) - KEYS:
-        return language.say("explain.entry_keys", keys=", ".join(sorted(KEYS)))
+        return language.say("explain.entry_keys", keys=joined(sorted(KEYS)))
     if entry.get("kind") not in KINDS:
         return language.say("explain.entry_value", key="kind", wanted=" | ".join(KINDS))
     if entry.get("detail") not in (None, *DETAILS):

@@ -10,7 +10,7 @@ from tengtune.explain.known import Error
 from tengtune.explain.logs import Account
 from tengtune.explain.scan import Hit
 from tengtune.ui import language
-from tengtune.ui.lists import SHOWN, first_few, size
+from tengtune.ui.lists import SHOWN, joined, listed, size
 
 EVIDENCE = 3
 
@@ -29,7 +29,7 @@ def text(account: Account) -> str:
     lines = [f"{labels['cause']}{head}", *(f"  {line}" for line in more)]
     lines += [f"  {labels['where']} {line}" for line in _places(found.evidence[:1])]
     if len(seen := ranks(found.evidence)) > 1:
-        lines.append(f"  {labels['ranks']} {first_few(seen, ', ')}")
+        lines.append(f"  {labels['ranks']} {listed(seen)}")
     lines += [f"  {labels['fix']} {fix}", f"  {labels['error']} {found.error.id}"]
     if found.also:
         lines += ["", labels["also"], *_others(found.also)]
@@ -37,9 +37,9 @@ def text(account: Account) -> str:
         lines += ["", language.say("explain.unexplained")]
         lines += [f"  {line}" for line in _places(found.unexplained)]
     if found.wrappers:
-        lines.append(language.say("explain.wrappers", ids=", ".join(found.wrappers)))
+        lines.append(language.say("explain.wrappers", ids=joined(found.wrappers)))
     if found.earlier:
-        ids = ", ".join(hit.error.id for hit in found.earlier if hit.error)
+        ids = joined(hit.error.id for hit in found.earlier if hit.error)
         lines.append(language.say("explain.earlier", ids=ids))
     return "\n".join([*lines, read])
 
@@ -90,9 +90,9 @@ def for_launcher(found: Diagnosis) -> str:
 def _unknown(found: Diagnosis) -> list[str]:
     lines = [language.say("explain.unknown")]
     if found.wrappers:
-        lines.append("  " + language.say("explain.only_wrappers", ids=", ".join(found.wrappers)))
+        lines.append("  " + language.say("explain.only_wrappers", ids=joined(found.wrappers)))
     if found.also:
-        ids = ", ".join(hit.error.id for hit in found.also if hit.error)
+        ids = joined(hit.error.id for hit in found.also if hit.error)
         lines.append("  " + language.say("explain.only_warnings", ids=ids))
     if found.evidence:
         lines += [language.say("explain.suspicious"), *(f"  {line}" for line in _places(found.evidence))]
@@ -105,9 +105,10 @@ def _places(hits: Sequence[Hit]) -> list[str]:
     """file:line with rank and time, and the line itself below."""
     lines = []
     for hit in hits:
-        rank = f", rank {hit.rank}" if hit.rank is not None else ""
-        when = f", {hit.when:%Y-%m-%d %H:%M:%S}" if hit.when else ""
-        lines.append(f"{hit.file}:{hit.line}{rank}{when}\n      {hit.text}")
+        place = [f"{hit.file}:{hit.line}"]
+        place += [f"rank {hit.rank}"] if hit.rank is not None else []
+        place += [f"{hit.when:%Y-%m-%d %H:%M:%S}"] if hit.when else []
+        lines.append(f"{language.lookup('explain.comma').join(place)}\n      {hit.text}")
     return lines
 
 

@@ -8,7 +8,7 @@ from tengtune.files import PARTIAL
 from tengtune.hub.base import RemoteFile
 from tengtune.hub.record import NAME
 from tengtune.ui import language
-from tengtune.ui.lists import first_few
+from tengtune.ui.lists import listed
 from tengtune.ui.problems import Problem
 
 CONFIG = "config.json"
@@ -47,7 +47,7 @@ def choose(files: list[RemoteFile], where: str) -> Choice:
             skipped.append((file, language.say(f"download.{reason}")))
     weights = [file for file in needed if file.name.endswith((SAFE, *PICKLES))]
     if not weights or CONFIG not in {file.name for file in needed}:
-        found = first_few([file.name for file in files], ", ") or "-"
+        found = listed([file.name for file in files]) or "-"
         raise Problem("download.no_weights", where=where, found=found)
     needed.sort(key=lambda file: (file.name == CONFIG, -file.size, file.name))
     return Choice(needed, skipped)

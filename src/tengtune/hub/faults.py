@@ -7,7 +7,7 @@ import os
 from tengtune.hub.base import Hub, innermost
 from tengtune.models import hub_id
 from tengtune.ui import language
-from tengtune.ui.lists import first_few
+from tengtune.ui.lists import joined, listed
 from tengtune.ui.problems import FAILED_RUN, Problem
 
 PROXIES = ("HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy")
@@ -25,7 +25,7 @@ def no_model(hub: Hub, repo: str, token: str) -> Problem:
 
 def no_revision(hub: Hub, repo: str, revision: str, known: list[str]) -> Problem:
     """The model has no such revision; `known` are those it has, where the hub tells."""
-    names = first_few(known, ", ") or hub.revision or "-"
+    names = listed(known) or hub.revision or "-"
     return Problem("download.no_revision", where=hub.endpoint, model=repo, revision=revision, known=names)
 
 
@@ -66,4 +66,4 @@ def unreachable(hub: Hub, reason: str) -> Problem:
 def suggestion(text: str) -> str:
     """The known models that look like `text`, as a sentence; nothing where none does."""
     found = [name for name in hub_id.nearest(text) if name.lower() != text.lower()]
-    return language.say("download.near", names=", ".join(found)) if found else ""
+    return language.say("download.near", names=joined(found)) if found else ""

@@ -19,7 +19,7 @@ from tengtune.hub.transfer import kept_bytes
 from tengtune.models import hub_id
 from tengtune.ui import language
 from tengtune.ui.console import Console
-from tengtune.ui.lists import first_few, size
+from tengtune.ui.lists import first_few, listed, size
 from tengtune.ui.problems import UNFIT_MACHINE, Problem, os_errors
 
 HUBS = ("modelscope", "huggingface")
@@ -79,7 +79,7 @@ def whole_record(wish: Wish, console: Console) -> Record | None:
     with meter(console, record.bytes, "download.hashing") as advance:
         broken = damaged(wish.folder, record, advance)
     if broken:
-        console.say("download.damaged", files=first_few(broken, ", "))
+        console.say("download.damaged", files=listed(broken))
         return None
     if record.files != before:
         write_record(wish.folder, record)

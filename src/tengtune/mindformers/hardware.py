@@ -8,6 +8,7 @@ from typing import Any
 
 from tengtune.mindformers.table import facts
 from tengtune.recipe import Recipe
+from tengtune.ui.lists import joined
 from tengtune.ui.problems import Problem
 
 USUAL = "910b"
@@ -49,7 +50,7 @@ def parse(text: str) -> Hardware:
     if not 1 <= len(numbers) <= 2 or not all(
         re.fullmatch(r"0*[1-9]\d{0,3}", part, re.ASCII) for part in numbers
     ):
-        raise Problem("mindformers.hardware", where=f"--hardware {text}", known=", ".join(kinds))
+        raise Problem("mindformers.hardware", where=f"--hardware {text}", known=joined(kinds))
     nodes, cards = [1, *map(int, numbers)][-2:]
     return _of(kind, nodes, cards)
 

@@ -11,6 +11,7 @@ from tengtune.data.mindrecord import first_shard, is_mindrecord
 from tengtune.mindformers import adapters, table
 from tengtune.mindformers.codecs import count, flag, number, rounded
 from tengtune.mindformers.reading import Reading, shown
+from tengtune.ui.lists import joined
 from tengtune.ui.problems import Problem
 
 _MODEL = "model.model_config"
@@ -138,7 +139,7 @@ def _sharding(reading: Reading, ranks: int) -> None:
     if shards and len(able) == 1:
         reading.values["backend"] = able[0]
         others = [name for backend, name in capabilities.NAMES.items() if backend != able[0]]
-        reading.note("trap", key, "read_zero", backend=able[0], others=", ".join(others))
+        reading.note("trap", key, "read_zero", backend=able[0], others=joined(others))
 
 
 def _types(reading: Reading) -> None:
@@ -147,7 +148,7 @@ def _types(reading: Reading) -> None:
     narrow = dtype != "float32"
     lacking = [name for name in capabilities.NAMES if narrow and not capabilities.has(dtype, name)]
     if lacking:
-        names = ", ".join(capabilities.NAMES[name] for name in lacking)
+        names = joined(capabilities.NAMES[name] for name in lacking)
         reading.note("changed", f"{_MODEL}.compute_dtype", "read_dtype", dtype=dtype, lacking=names)
     reading.take("model.dtype", "auto" if lacking else dtype, f"{_MODEL}.compute_dtype")
     tuned = reading.at(_PET) is None
@@ -174,7 +175,7 @@ def _adapter(reading: Reading) -> None:
         reading.note("trap", f"{_PET}.target_modules", "read_targets", found=shown(text))
     else:
         if reading.family == "qwen1" and 0 < len(lacking := adapters.unshared(found)) < 3:
-            reading.note("trap", f"{_PET}.target_modules", "read_part", added=", ".join(lacking))
+            reading.note("trap", f"{_PET}.target_modules", "read_part", added=joined(lacking))
             found = adapters.in_order([*found, *lacking], reading.family)
         reading.take("lora.targets", found, f"{_PET}.target_modules")
     free = reading.at(f"{_PET}.freeze_exclude") or []

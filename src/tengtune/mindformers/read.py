@@ -13,6 +13,7 @@ from tengtune.models.spec import Family
 from tengtune.recipe_fault import place
 from tengtune.run_yaml import Lines, read_yaml
 from tengtune.ui.language import say
+from tengtune.ui.lists import joined
 from tengtune.ui.problems import Problem
 
 _CODES = {
@@ -39,14 +40,14 @@ def read(path: Path, data: Path | None = None) -> Reading:
     family = _family(model)
     experts = table.value(tree, "moe_config.expert_num")
     if family is None or experts not in (None, 1):
-        known = ", ".join(table.facts()["types"]["models"])
-        found = ", ".join(f"{key} {shown(model.get(key))}" for key in ("type", "qkv_has_bias"))
+        known = joined(table.facts()["types"]["models"])
+        found = joined(f"{key} {shown(model.get(key))}" for key in ("type", "qkv_has_bias"))
         found = found if family is None else f"expert_num {shown(experts)}"
         where = place(path, lines, ("model", "model_config", "type"))
         raise Problem("mindformers.other_model", where=where, found=found, known=known)
     lacking = [key for key in table.facts()["needed"] if table.value(tree, key) is None]
     if lacking:
-        raise Problem("mindformers.lacking", where=path, keys=", ".join(lacking))
+        raise Problem("mindformers.lacking", where=path, keys=joined(lacking))
     reading = Reading(path, tree, lines, family, data)
     _by_table(reading)
     joint.read(reading)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from tengtune.models.hub_id import is_hub_id, nearest
+from tengtune.ui.lists import joined
 from tengtune.ui.near import did_you_mean
 from tengtune.ui.problems import Problem, os_errors
 
@@ -29,7 +30,7 @@ def refuse_run_folder(folder: Path) -> None:
     """Problem where weights are looked for in a run folder, in which they lie one folder deeper."""
     inside = [folder / name for name in IN_RUN if (folder / name).is_dir()]
     if inside and (folder / "run.yaml").is_file():
-        raise Problem("folder.is_run", where=folder, inside=", ".join(map(str, inside)))
+        raise Problem("folder.is_run", where=folder, inside=joined(inside))
 
 
 def _hub_id(folder: Path) -> str:

@@ -9,6 +9,7 @@ from typing import cast
 
 from tengtune.models.hub_id import joined, nearest
 from tengtune.models.spec import Family, ModelSpec
+from tengtune.ui import lists
 
 _SUFFIXES = ("-chat", "-instruct", "-base")
 
@@ -31,7 +32,7 @@ def spec(text: str) -> ModelSpec | None:
 
 def near(text: str) -> str:
     """Known names that look like `text`."""
-    return ", ".join(nearest(text) or ["Qwen/Qwen-14B-Chat", "Qwen/Qwen2.5-7B-Instruct"])
+    return lists.joined(nearest(text) or ["Qwen/Qwen-14B-Chat", "Qwen/Qwen2.5-7B-Instruct"])
 
 
 def _spec(row: dict[str, str]) -> ModelSpec:

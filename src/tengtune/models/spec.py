@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from tengtune.json_file import read_object
 from tengtune.models.folder import refuse_run_folder, require
+from tengtune.ui.lists import joined
 from tengtune.ui.problems import Problem
 
 Family = Literal["qwen1", "qwen2", "qwen3"]
@@ -173,8 +174,8 @@ def from_config(config: dict[str, Any], where: object = "config.json") -> ModelS
     if family is None and not architectures:
         family = MODEL_TYPES.get(str(config.get("model_type")))
     if family is None:
-        found = ", ".join(map(str, architectures)) or str(config.get("model_type", "?"))
-        raise Problem("model.unknown_architecture", where=where, found=found, known=", ".join(ARCHITECTURES))
+        found = joined(architectures) or str(config.get("model_type", "?"))
+        raise Problem("model.unknown_architecture", where=where, found=found, known=joined(ARCHITECTURES))
     kind = config.get("model_type")
     if kind is not None and MODEL_TYPES.get(str(kind)) != family:
         # transformers would build the model by this key, not by `architectures`.
@@ -184,7 +185,7 @@ def from_config(config: dict[str, Any], where: object = "config.json") -> ModelS
     for key in ("dtype", "torch_dtype"):
         value = config.get(key)
         if value is not None and str(value).removeprefix("torch.") not in DTYPES:
-            raise Problem("model.dtype", where=where, key=key, value=value, known=", ".join(DTYPES[:3]))
+            raise Problem("model.dtype", where=where, key=key, value=value, known=joined(DTYPES[:3]))
     return _qwen1(config, where) if family == "qwen1" else _qwen2(config, where, family)
 
 

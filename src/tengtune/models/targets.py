@@ -9,6 +9,7 @@ from collections.abc import Iterable
 
 from tengtune.models.names import PARTS, QWEN1_BLOCK
 from tengtune.models.spec import Family, ModelSpec
+from tengtune.ui.lists import joined
 from tengtune.ui.problems import Problem
 
 
@@ -38,13 +39,13 @@ def find_targets(spec: ModelSpec, wanted: Iterable[str], where: object = None) -
         fitting = {own for own, name in names if name == target or name.endswith(f".{target}")}
         if not fitting:
             known = dict.fromkeys(name.rpartition(".")[2] for _, name in names)
-            raise Problem("lora.unknown_target", where=where, target=target, known=", ".join(known))
+            raise Problem("lora.unknown_target", where=where, target=target, known=joined(known))
         found |= fitting
     if spec.family == "qwen1":
         for whole, parts in PARTS.items():
             given = [part for part in parts if part in found]
             if given and len(given) < len(parts) and whole not in found:
-                named = ", ".join(part.rpartition(".")[2] for part in given)
+                named = joined(part.rpartition(".")[2] for part in given)
                 raise Problem("lora.part_of_whole", where=where, targets=named)
             found |= {whole} if given else set()
     return [name for name in adapted_linears(spec) if name in found]

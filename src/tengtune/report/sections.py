@@ -13,6 +13,7 @@ from tengtune.report.evidence import Evidence
 from tengtune.report.html import Content, Html, say, tag
 from tengtune.report.parts import clipped, duration, facts, figure, more, section, table
 from tengtune.ui import language
+from tengtune.ui.lists import joined
 
 RECORDS, EVENTS = 50, 50
 """So many of each are shown."""
@@ -91,7 +92,7 @@ def data(evidence: Evidence) -> Html | None:
     if figures["lengths"]:
         lengths = " / ".join(f"{value:,}" for value in figures["lengths"].values())
         rows.append([say("report.lengths"), lengths])
-    keys = ", ".join(f"{key} ({count})" for key, count in list(figures["unused_keys"].items())[:12])
+    keys = joined(f"{key} ({count})" for key, count in list(figures["unused_keys"].items())[:12])
     shown = keys and evidence.recipe.output.samples  # a key is the user's as well
     unused = tag("p", say("report.unused", keys=keys), class_="small") if shown else None
     return section(
@@ -225,7 +226,7 @@ def _interval(evidence: Evidence, line: Mapping[str, Any]) -> int:
 
 def run(evidence: Evidence) -> Html:
     """Versions, and the run file as it was resolved."""
-    versions = ", ".join(f"{name} {version}" for name, version in evidence.versions.items())
+    versions = joined(f"{name} {version}" for name, version in evidence.versions.items())
     return section(
         "run",
         tag("p", say("report.versions", versions=versions)),

@@ -11,7 +11,7 @@ from tengtune.hub.meter import meter
 from tengtune.recipe import Recipe
 from tengtune.ui import language
 from tengtune.ui.console import Console
-from tengtune.ui.lists import first_few, size
+from tengtune.ui.lists import listed, size
 from tengtune.ui.problems import Problem
 from tengtune.weights.cast import saturation
 from tengtune.weights.convert import CKPT_FILE, Conversion, open_conversion, write_conversion
@@ -84,9 +84,7 @@ def describe(job: Job, console: Console) -> None:
     """What is to be done, and what should be known of it."""
     found = job.found
     if found.left_out:
-        console.say(
-            "convert.left_out", count=len(found.left_out), names=first_few(list(found.left_out), ", ")
-        )
+        console.say("convert.left_out", count=len(found.left_out), names=listed(list(found.left_out)))
     if isinstance(job, AdapterConversion):
         scale = f"{job.alpha / job.rank:g}"
         values = {"linears": len(job.linears), "rank": job.rank, "alpha": f"{job.alpha:g}", "scale": scale}

@@ -30,6 +30,7 @@ from tengtune.models.folder import require
 from tengtune.recipe import Recipe
 from tengtune.text.tokenizer import text_files
 from tengtune.ui.console import Console
+from tengtune.ui.lists import joined
 from tengtune.ui.problems import Problem
 
 
@@ -78,7 +79,7 @@ def run(recipe: Recipe, console: Console) -> Result:
         stores = _write(folder, documents, groups_of(pool.hashes()), recipe, about, console)
     lengths = report.percentiles()
     if reader.unused:
-        console.say("data.unused", keys=", ".join(f"{k} ({n})" for k, n in reader.unused.most_common(12)))
+        console.say("data.unused", keys=joined(f"{k} ({n})" for k, n in reader.unused.most_common(12)))
     console.say("data.lengths", records=records, kept=report.kept, **lengths)
     show_stores(console, stores)
     figures = {
@@ -104,7 +105,7 @@ def _named_files(recipe: Recipe) -> dict[str, Path]:
         named[name] = path
     unknown = [name for name in recipe.data.weights if name not in named]
     if unknown:
-        raise Problem("data.weight_unknown", where=recipe.file, file=unknown[0], files=", ".join(named))
+        raise Problem("data.weight_unknown", where=recipe.file, file=unknown[0], files=joined(named))
     return named
 
 
@@ -202,7 +203,7 @@ def _nothing_left(recipe: Recipe, records: int, reader: Reader, report: Report) 
     where = ", ".join(recipe.data.files)
     if not records:
         return Problem("data.no_records", where=where)
-    keys = ", ".join(f"{key} ({count})" for key, count in reader.keys.most_common(12))
+    keys = joined(f"{key} ({count})" for key, count in reader.keys.most_common(12))
     return Problem(
         "data.nothing_left" if keys else "data.no_row_left",  # those of a MindRecord have none
         where=where,

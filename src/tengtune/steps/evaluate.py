@@ -30,7 +30,7 @@ from tengtune.text.tokenizer import open_tokenizer
 from tengtune.train.fit import heldout_loss
 from tengtune.ui import language
 from tengtune.ui.console import Console
-from tengtune.ui.lists import first_few
+from tengtune.ui.lists import listed
 
 
 @dataclass(frozen=True)
@@ -177,7 +177,7 @@ def _compared(
                 file=figures["name"],
                 count=len(records),
                 total=figures["questions"],
-                records=first_few(records, ", "),
+                records=listed(records),
                 reason=language.say(f"evaluate.{code}"),
                 positions=positions,
             )

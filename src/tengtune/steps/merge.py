@@ -14,7 +14,7 @@ from tengtune.models import layouts
 from tengtune.recipe import Recipe
 from tengtune.ui import language
 from tengtune.ui.console import Console
-from tengtune.ui.lists import first_few, size
+from tengtune.ui.lists import listed, size
 from tengtune.weights.cast import saturation
 from tengtune.weights.found import open_all
 from tengtune.weights.merge import open_merge, place_full, write_merge
@@ -76,7 +76,7 @@ def merge_adapter(
         code, values = saturation("merge", dtype, tensors)
         console.warn(code, **values)
     if merge.spoilt:
-        console.warn("merge.spoilt", tensors=first_few(merge.spoilt, ", "))
+        console.warn("merge.spoilt", tensors=listed(merge.spoilt))
     console.say("merge.done", folder=out)
     return {
         "bytes": merge.nbytes,

@@ -24,7 +24,7 @@ from tengtune.text.template import of_folder
 from tengtune.text.tokenizer import IM_END, IM_START, Tokenizer, open_tokenizer
 from tengtune.ui import language
 from tengtune.ui.console import Console
-from tengtune.ui.lists import first_few
+from tengtune.ui.lists import listed
 
 DEFAULT_QUESTIONS = 3
 
@@ -71,9 +71,7 @@ def run(recipe: Recipe, console: Console) -> Result:
             tokens = len(questions[number][1])
             row["error"] = language.say("predict.no_room", tokens=tokens, positions=positions)
     if left_out:
-        console.warn(
-            "predict.left_out", count=len(left_out), total=len(rows), records=first_few(left_out, ", ")
-        )
+        console.warn("predict.left_out", count=len(left_out), total=len(rows), records=listed(left_out))
     if not recipe.output.samples:
         return Result([], {"questions": len(rows), "too_long": len(left_out)})
     files.write_text(samples, "".join(json.dumps(r, ensure_ascii=False) + "\n" for r in rows))

@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from tengtune.models.folder import refuse_run_folder, require
 from tengtune.models.spec import ModelSpec
+from tengtune.ui.lists import joined
 from tengtune.ui.problems import Problem, os_errors
 
 IM_START, IM_END, ENDOFTEXT = "<|im_start|>", "<|im_end|>", "<|endoftext|>"
@@ -41,7 +42,7 @@ class Tokenizer(ABC):
         self.vocab_size = vocab_size
         missing = [text for text in (IM_START, IM_END) if text not in control]
         if missing:
-            raise Problem("tokenizer.no_chatml", where=file, missing=", ".join(missing))
+            raise Problem("tokenizer.no_chatml", where=file, missing=joined(missing))
         self.im_start, self.im_end = control[IM_START], control[IM_END]
         self.endoftext = control.get(ENDOFTEXT, self.im_end)
         self.stop_ids = frozenset((self.im_end, self.endoftext))
@@ -148,7 +149,7 @@ def tokenizer_file(folder: Path) -> Path:
         if (folder / name).is_file():
             return folder / name
     refuse_run_folder(folder)
-    raise Problem("tokenizer.missing", where=folder, known=", ".join(_OPENERS))
+    raise Problem("tokenizer.missing", where=folder, known=joined(_OPENERS))
 
 
 def replace_surrogates(text: str) -> str:

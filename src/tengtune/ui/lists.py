@@ -2,11 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from tengtune.ui import language
 
 SHOWN = 5
+
+
+_COMMA = {"en": ", ", "zh": "、"}
+_SEMICOLON = {"en": "; ", "zh": "；"}
+
+
+def joined(items: Iterable[object]) -> str:
+    """Names in a sentence, with the comma of lists in the language in force."""
+    return _COMMA[language.current()].join(map(str, items))
+
+
+def clauses(items: Iterable[str]) -> str:
+    """Clauses in a sentence, with the semicolon of the language in force."""
+    return _SEMICOLON[language.current()].join(items)
+
+
+def listed(items: Sequence[object]) -> str:
+    """The first five names, in a sentence, and how many more there are."""
+    return first_few(items, _COMMA[language.current()])
 
 
 def first_few(items: Sequence[object], separator: str = "\n") -> str:

@@ -66,7 +66,7 @@ def screen(problem: Problem, colour: bool) -> str:
     bold, red, dim, off = ("\033[1m", "\033[31m", "\033[2m", "\033[0m") if colour else ("",) * 4
     labels = language.lookup("ui.problem_labels")
     texts = problem.texts()
-    lines = [f"{red}{bold}{labels['what']}{off} {bold}{texts['what']}{off}"]
+    lines = [f"{red}{bold}{labels['what']}{off}{bold}{texts['what']}{off}"]
     if problem.where:
         lines.append(f"  {dim}{labels['where']}{off} {problem.where}")
     lines += [

@@ -20,7 +20,7 @@ from tengtune.models import layouts, names
 from tengtune.models.folder import refuse_run_folder
 from tengtune.models.spec import Family
 from tengtune.ui import language
-from tengtune.ui.lists import first_few
+from tengtune.ui.lists import first_few, listed
 from tengtune.ui.problems import Problem, os_errors
 from tengtune.weights.claims import Claims
 from tengtune.weights.pairs import Pair, join_parts, split_parts
@@ -216,7 +216,7 @@ def _weights(folder: Path) -> Path:
             return folder / name
     with os_errors(folder):
         found = sorted(entry.name for entry in folder.iterdir())
-    raise Problem("adapter.no_weights", where=folder, found=first_few(found, ", "))
+    raise Problem("adapter.no_weights", where=folder, found=listed(found))
 
 
 def _read_tensors(path: Path, claims: Claims) -> tuple[dict[str, Array], dict[str, str]]:

@@ -16,7 +16,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from tengtune.ui.lists import first_few
+from tengtune.ui.lists import listed
 from tengtune.weights.stream import Array, Rows, TensorStream, blocks, stream
 
 DTYPES: dict[str, np.dtype[Any]] = {
@@ -56,7 +56,7 @@ def cast(name: str, rows: Rows, dtype: np.dtype[Any] | None, saturated: list[str
 def saturation(area: str, dtype: str, tensors: list[str]) -> tuple[str, dict[str, object]]:
     """The message, its code and its values, of tensors that had values beyond a dtype."""
     code, most = "saturated" if dtype == "float16" else "saturated_wide", f"{LIMITS[dtype][0]:g}"
-    shown = first_few(tensors, ", ")
+    shown = listed(tensors)
     return f"{area}.{code}", {"dtype": dtype, "most": most, "count": len(tensors), "tensors": shown}
 
 

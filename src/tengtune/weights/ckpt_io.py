@@ -22,6 +22,7 @@ import numpy as np
 
 from tengtune import files
 from tengtune.ui import language
+from tengtune.ui.lists import joined
 from tengtune.ui.problems import Problem, os_errors
 from tengtune.weights import wire
 from tengtune.weights.safetensors_io import LFS, MAX_DIMS, Advance, file_size
@@ -206,7 +207,7 @@ def _tensor(path: Path, data: Array, pieces: list[_Value]) -> Rows:
         return _unicode(path, first, b"".join(run[: _MAX_TEXT + 1].tobytes() for run in runs))
     dtype = TYPES.get(first.kind)
     if dtype is None:
-        known = ", ".join(TYPES)
+        known = joined(TYPES)
         raise Problem("weights.unknown_dtype", where=path, tensor=first.tag, dtype=first.kind, known=known)
     # A scalar has no dims; MindSpore also takes dims [0] for one.
     shape = () if first.dims == [0] and nbytes else tuple(first.dims)
@@ -220,8 +221,8 @@ def _tensor(path: Path, data: Array, pieces: list[_Value]) -> Rows:
     if len(runs) == 1:
         return runs[0].view(dtype).reshape(shape)
     if not shape or not nbytes:
-        joined: Array = np.concatenate(runs).view(dtype).reshape(shape)
-        return joined
+        whole: Array = np.concatenate(runs).view(dtype).reshape(shape)
+        return whole
     return Joined(runs, dtype, shape)
 
 

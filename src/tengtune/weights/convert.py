@@ -16,7 +16,7 @@ from tengtune.models import layouts
 from tengtune.models import spec as specs
 from tengtune.models.layouts import HF, MCORE, MCORES, MINDFORMERS, QKV_CONCAT
 from tengtune.models.spec import ModelSpec
-from tengtune.ui.lists import first_few, size
+from tengtune.ui.lists import joined, listed, size
 from tengtune.ui.problems import FAILED_RUN, UNFIT_MACHINE, Problem
 from tengtune.weights import ckpt_io, safetensors_io
 from tengtune.weights.cast import DTYPES, cast
@@ -78,7 +78,7 @@ def open_conversion(
     base = config_folder(found, config)
     spec, notes = specs.from_folder(base), list[Note]()
     if found.layout is None or found.family is None:
-        raise Problem("convert.unknown_names", where=found.path, found=first_few(list(found.tensors), ", "))
+        raise Problem("convert.unknown_names", where=found.path, found=listed(list(found.tensors)))
     if found.family != spec.family:
         raise Problem("convert.other_family", where=base, weights=found.family, config=spec.family)
     source, guessed = source_layout(found, layout if to == HUGGING_FACE else None)
@@ -88,12 +88,12 @@ def open_conversion(
         else layout or (source if source in layouts.WRITTEN else layouts.USUAL[spec.family])
     )
     if target != HF and target not in layouts.available(spec.family):
-        known = ", ".join(layouts.available(spec.family))
+        known = joined(layouts.available(spec.family))
         raise Problem(
             "convert.no_such_layout", where=found.path, layout=target, family=spec.family, known=known
         )
     if guessed and target != source:
-        notes.append(("convert.assumed_mcore", {"layouts": ", ".join(MCORES)}))
+        notes.append(("convert.assumed_mcore", {"layouts": joined(MCORES)}))
     if source == layouts.HALF_REVERSED:
         notes.append(("convert.repaired", {}))
     tensors = canonical_tensors(found.tensors, spec, source, found.path)
@@ -225,6 +225,4 @@ def _verify(job: Conversion, folder: Path, out: Path) -> None:
         if not same_samples(rows, written[name], np.dtype(kind or rows.dtype))
     ]
     if wrong:
-        raise Problem(
-            "convert.not_as_written", where=out, exit_code=FAILED_RUN, tensors=first_few(wrong, ", ")
-        )
+        raise Problem("convert.not_as_written", where=out, exit_code=FAILED_RUN, tensors=listed(wrong))

@@ -21,7 +21,7 @@ from tengtune.models import layouts, names
 from tengtune.models.layouts import HALF_REVERSED, HF, MINDFORMERS, MINDPET, SLORA, SLORA_LAYOUT
 from tengtune.models.spec import Family
 from tengtune.models.targets import peft_names
-from tengtune.ui.lists import first_few
+from tengtune.ui.lists import first_few, listed
 from tengtune.ui.problems import FAILED_RUN, Problem
 from tengtune.weights import ckpt_io, safetensors_io
 from tengtune.weights.adapter import CONFIG, WEIGHTS, plain, read_adapter, write_adapter
@@ -75,7 +75,7 @@ def open_adapter(
     if layout not in (None, MINDFORMERS, SLORA_LAYOUT):
         raise Problem("convert.fused_adapter", where=found.path, layout=layout)
     if found.family is None or found.layout is None:
-        raise Problem("convert.unknown_names", where=found.path, found=first_few(list(found.tensors), ", "))
+        raise Problem("convert.unknown_names", where=found.path, found=listed(list(found.tensors)))
     config: dict[str, Any] | None
     if found.layout == HF:
         tensors, rank, known = _from_peft(found.path, found.family)
@@ -176,9 +176,7 @@ def write_adapter_conversion(job: AdapterConversion, out: Path) -> None:
     wrong = [n for n, array in job.tensors.items() if n not in again or not same_bits(array, again[n])]
     if wrong:
         files.remove(out)
-        raise Problem(
-            "convert.not_as_written", where=out, exit_code=FAILED_RUN, tensors=first_few(wrong, ", ")
-        )
+        raise Problem("convert.not_as_written", where=out, exit_code=FAILED_RUN, tensors=listed(wrong))
 
 
 def _write_peft(job: AdapterConversion, out: Path) -> None:

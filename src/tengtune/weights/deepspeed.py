@@ -17,7 +17,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from tengtune.ui.lists import first_few
+from tengtune.ui.lists import listed
 from tengtune.ui.problems import Problem, os_errors
 from tengtune.weights.ckpt_io import Joined
 from tengtune.weights.distributed import model_names
@@ -66,9 +66,7 @@ def _files(folder: Path, pattern: re.Pattern[str]) -> list[Path]:
     """The ranks' files, by rank. Problem where the model itself was cut (tensor parallel)."""
     found = [(int(m[1] or 0), int(m[2]), p) for p in folder.iterdir() if (m := pattern.fullmatch(p.name))]
     if any(part for _, part, _ in found):
-        raise Problem(
-            "convert.zero_parallel", where=folder, files=first_few([p.name for *_, p in found], ", ")
-        )
+        raise Problem("convert.zero_parallel", where=folder, files=listed([p.name for *_, p in found]))
     return [path for *_, path in sorted(found)]
 
 

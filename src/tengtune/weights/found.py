@@ -9,7 +9,7 @@ from tengtune.models.folder import refuse_run_folder
 from tengtune.models.layouts import SLORA_LAYOUT, detect, is_slora, lora_linear
 from tengtune.models.names import PEFT_PREFIX
 from tengtune.models.spec import Family
-from tengtune.ui.lists import first_few
+from tengtune.ui.lists import listed
 from tengtune.ui.problems import Problem, os_errors
 from tengtune.weights import ckpt_io, deepspeed, distributed, safetensors_io, torch_zip
 from tengtune.weights.adapter import TORCH_WEIGHTS, WEIGHTS
@@ -130,5 +130,5 @@ def _open_folder(folder: Path, trust: bool) -> tuple[str, list[Path], dict[str, 
         refuse_run_folder(folder)
         weight_files(folder)  # its Problem says what was wanted
     if len(others) > 1:
-        raise Problem("convert.several", where=folder, found=first_few([o.name for o in others], ", "))
+        raise Problem("convert.several", where=folder, found=listed([o.name for o in others]))
     return _open_file(others[0])

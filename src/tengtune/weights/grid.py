@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from tengtune.ui.lists import first_few
+from tengtune.ui.lists import listed
 from tengtune.ui.problems import Problem
 from tengtune.weights.layout import Layout, Shape
 from tengtune.weights.stream import Array, Counted, Rows
@@ -137,7 +137,7 @@ def _check_same(name: str, one: Array, ranks: list[int], other: Array, others: l
         "shard.copies_differ",
         where=name,
         tensor=name[:200],
-        ranks=" / ".join(first_few(group, ", ") for group in (ranks, others)),
+        ranks=" / ".join(listed(group) for group in (ranks, others)),
         count=count,
         size=one.size,
         gap=f"{gap:.3g}",

@@ -14,7 +14,7 @@ from tengtune.json_file import read_object
 from tengtune.models import layouts, names
 from tengtune.models.spec import ModelSpec, from_folder
 from tengtune.ui import language
-from tengtune.ui.lists import first_few, size
+from tengtune.ui.lists import first_few, joined, listed, size
 from tengtune.ui.problems import Problem
 from tengtune.weights.adapter import CONFIG
 from tengtune.weights.ckpt_io import has_crc
@@ -79,14 +79,14 @@ def describe(found: Found) -> Told:
         ("layout", str(data["layout"] or language.say("look.unknown"))),
         ("tensors", f"{len(found.tensors)}, {size(found.nbytes)}"),
         ("parameters", f"{parameters:,}"),
-        ("dtypes", ", ".join(f"{name} ({count:,})" for name, count in dtypes.most_common())),
+        ("dtypes", joined(f"{name} ({count:,})" for name, count in dtypes.most_common())),
         ("shape", f"{data['layers']} / {data.get('hidden', '-')} / {data.get('vocab', '-')}"),
         ("head", language.say(f"look.head_{tied}")),
         ("lora", str(data["lora"])),
         *_adapter_rows(adapter),
         (
             "left_out",
-            f"{len(found.left_out)}: {first_few(list(found.left_out), ', ')}" if found.left_out else "0",
+            f"{len(found.left_out)}: {listed(list(found.left_out))}" if found.left_out else "0",
         ),
         ("checksums", language.say(f"look.checks_{data['checksums']}")),
     ]
@@ -129,7 +129,7 @@ def _listed(value: object) -> str:
     if value is None:
         return language.say("look.unknown")
     if isinstance(value, list):
-        return first_few([f"{each:g}" if isinstance(each, float) else str(each) for each in value], ", ")
+        return listed([f"{each:g}" if isinstance(each, float) else str(each) for each in value])
     return f"{value:,}" if isinstance(value, int) else str(value)
 
 

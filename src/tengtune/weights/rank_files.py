@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tengtune.json_file import read_object
-from tengtune.ui.lists import first_few
+from tengtune.ui.lists import first_few, listed
 from tengtune.ui.problems import Problem, os_errors
 
 SUFFIXES = (".ckpt", ".safetensors")
@@ -111,7 +111,7 @@ def find_saves(folder: Path) -> list[Save]:
         saved = next((folder / name for name in _SAVED if (folder / name).is_dir()), None)
         if saved is not None:
             return find_saves(saved)
-        raise Problem("shard.none", where=folder, found=first_few([p.name for p in entries], ", ") or "-")
+        raise Problem("shard.none", where=folder, found=listed([p.name for p in entries]) or "-")
     saves: dict[Name, dict[int, Path]] = defaultdict(dict)
     for rank, path in found:
         name = parse(path.name)
@@ -146,7 +146,7 @@ def check_steps(folder: Path, paths: Iterable[Path]) -> None:
 
 def different_steps(folder: Path, groups: dict[str, list[Path]]) -> Problem:
     """The Problem of ranks that were saved at different times: what -> the files of which it holds."""
-    shown = [f"{what}: {first_few([_short(p) for p in paths], ', ')}" for what, paths in groups.items()]
+    shown = [f"{what}: {listed([_short(p) for p in paths])}" for what, paths in groups.items()]
     return Problem("shard.different_steps", where=folder, groups=first_few(shown))
 
 

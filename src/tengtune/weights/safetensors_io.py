@@ -22,6 +22,7 @@ import numpy as np
 from tengtune import files
 from tengtune.json_file import parse_object
 from tengtune.ui import language
+from tengtune.ui.lists import joined
 from tengtune.ui.problems import Problem, os_errors
 from tengtune.weights.stream import Array, TensorStream, blocks, bytes_of
 
@@ -215,7 +216,7 @@ def _entry(path: Path, name: str, fields: object) -> _Entry:
             where=path,
             tensor=name[:200],
             dtype=str(code)[:50],
-            known=", ".join(_DTYPES),
+            known=joined(_DTYPES),
         )
     if not _naturals(shape) or len(shape) > MAX_DIMS:
         raise _fault(path, name, "shape")

@@ -17,7 +17,7 @@ import numpy as np
 
 from tengtune import files
 from tengtune.ui import language
-from tengtune.ui.lists import first_few, size
+from tengtune.ui.lists import first_few, joined, listed, size
 from tengtune.ui.problems import UNFIT_MACHINE, Problem
 from tengtune.weights import ckpt_io, safetensors_io
 from tengtune.weights.grid import Grid, Part, copied
@@ -116,9 +116,9 @@ def open_shards(folder: Path, strategy: Path | None = None, *, compare: bool = T
         ranks = " / ".join(map(str, twins))
         raise Problem("shard.copied", where=folder, ranks=ranks, one=one, other=other)
     if not gathered.tensors:
-        raise Problem("shard.no_weights", where=folder, found=first_few(gathered.left_out, ", ") or "-")
+        raise Problem("shard.no_weights", where=folder, found=listed(gathered.left_out) or "-")
     if gathered.absent:
-        absent = first_few(gathered.absent, ", ")
+        absent = listed(gathered.absent)
         notes.append(("shard.absent", {"count": len(gathered.absent), "names": absent}))
     return Shards(folder, plan, save, gathered.tensors, gathered.left_out, notes)
 
@@ -155,18 +155,18 @@ def _choose(folder: Path, saves: list[Save], strategy: Strategy) -> tuple[Save, 
                 "shard.other_ranks",
                 where=folder,
                 save=save.label,
-                beyond=first_few(beyond, ", "),
+                beyond=listed(beyond),
                 layout=strategy.describe(),
             )
         lost = _lost_ranks(strategy, save.files)
         if lost:
-            notes.append(("shard.incomplete", {"save": save.label, "ranks": first_few(lost, ", ")}))
+            notes.append(("shard.incomplete", {"save": save.label, "ranks": listed(lost)}))
             continue
         absent = sorted(set(range(strategy.ranks)) - save.files.keys())
         if absent:
-            notes.append(("shard.replaced", {"save": save.label, "ranks": first_few(absent, ", ")}))
+            notes.append(("shard.replaced", {"save": save.label, "ranks": listed(absent)}))
         if number + 1 < len(saves):
-            older = first_few([s.label for s in saves[number + 1 :]], ", ")
+            older = listed([s.label for s in saves[number + 1 :]])
             notes.append(("shard.older", {"save": save.label, "older": older}))
         return save, notes
     if not _lost_ranks(strategy, {rank: path for save in saves for rank, path in save.files.items()}):
@@ -175,8 +175,8 @@ def _choose(folder: Path, saves: list[Save], strategy: Strategy) -> tuple[Save, 
     raise Problem(
         "shard.missing_rank",
         where=folder,
-        missing=first_few(lost, ", "),
-        found=first_few(sorted(newest.files), ", "),
+        missing=listed(lost),
+        found=listed(sorted(newest.files)),
         save=newest.label,
         layout=strategy.describe(),
     )
@@ -242,7 +242,7 @@ class _Gathered:
         kinds = {(rows.shape, rows.dtype.name): rank for rank, rows in holders}
         shape = holders[0][1].shape
         if len(kinds) > 1:
-            found = ", ".join(f"rank {rank} {list(s)} {d}" for (s, d), rank in kinds.items())
+            found = joined(f"rank {rank} {list(s)} {d}" for (s, d), rank in kinds.items())
             self.faults.append(language.say("shard.fault_ranks_differ", name=name, found=found))
         elif len(shape) != len(layout.counts):
             axes = len(layout.counts)
@@ -265,7 +265,7 @@ def _misshapen(tensors: Tensors) -> Iterator[str]:
     as long as the embedding is wide (an adapter's have not)."""
     wide = {tensor.shape[-1]: name for name, tensor in tensors.items() if _WIDE.search(name)}
     if len(wide) > 1:
-        shown = first_few([f"{name} {list(tensors[name].shape)}" for name in wide.values()], ", ")
+        shown = listed([f"{name} {list(tensors[name].shape)}" for name in wide.values()])
         yield language.say("shard.fault_widths", found=shown)
     if len(wide) == 1:
         width, first = wide.popitem()

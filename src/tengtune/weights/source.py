@@ -12,7 +12,7 @@ from tengtune.models import layouts, names
 from tengtune.models.layouts import HALF_REVERSED, HF
 from tengtune.models.spec import ModelSpec
 from tengtune.ui import language
-from tengtune.ui.lists import first_few
+from tengtune.ui.lists import first_few, listed
 from tengtune.ui.problems import Problem, os_errors
 from tengtune.weights import safetensors_io, torch_zip
 from tengtune.weights.safetensors_io import INDEX, SINGLE
@@ -63,7 +63,7 @@ def canonical_tensors(
     if signs == ("qwen1", HALF_REVERSED):
         raise Problem("weights.half_reversed", where=where)
     if signs is not None and signs[1] != HF:
-        raise Problem("weights.mindspore", where=where, found=first_few(list(stored), ", "))
+        raise Problem("weights.mindspore", where=where, found=listed(list(stored)))
     faults = [
         fault
         for name, shape in wanted.items()
@@ -156,11 +156,11 @@ def _no_weights(folder: Path) -> Problem:
     with os_errors(folder):
         found = sorted(entry.name for entry in folder.iterdir())
     if checkpoints := [name for name in found if name.endswith(".ckpt")]:
-        return Problem("weights.mindspore", where=folder, found=first_few(checkpoints, ", "))
+        return Problem("weights.mindspore", where=folder, found=listed(checkpoints))
     pickles = [name for name in found if name.endswith((".bin", ".pt", ".pth"))]
     if pickles:
-        return Problem("weights.other_names", where=folder, found=first_few(pickles, ", "))
-    return Problem("weights.none", where=folder, found=first_few(found, ", ") or "-")
+        return Problem("weights.other_names", where=folder, found=listed(pickles))
+    return Problem("weights.none", where=folder, found=listed(found) or "-")
 
 
 def _is_fraction(shape: tuple[int, ...], whole: tuple[int, ...]) -> bool:

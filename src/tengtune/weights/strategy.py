@@ -21,7 +21,7 @@ from typing import Any
 from tengtune import files
 from tengtune.json_file import MAX_BYTES, read_object
 from tengtune.ui import language
-from tengtune.ui.lists import first_few
+from tengtune.ui.lists import first_few, listed
 from tengtune.ui.problems import Problem, os_errors
 from tengtune.weights import wire
 from tengtune.weights.layout import MAX_DEVICES, Layout, LayoutFault, Shape
@@ -130,8 +130,8 @@ def _disagreement(path: Path, read: list[_File], stage: int) -> Problem:
         "strategy.disagree",
         where=path,
         stage=stage,
-        first=first_few(alike, ", "),
-        second=first_few(others, ", "),
+        first=listed(alike),
+        second=listed(others),
         tensor=name[:200],
         one=layouts[0],
         two=layouts[1],

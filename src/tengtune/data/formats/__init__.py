@@ -10,6 +10,7 @@ from typing import Any
 from tengtune.data.fault import Notes
 from tengtune.data.formats import alpaca, dolly, instances, pairs, plain, turns
 from tengtune.data.formats.context import CONTEXT_KEYS
+from tengtune.ui.lists import joined
 
 ALIKE = 0.85
 """What difflib says of two names so that one is taken for the other, misspelt; beside keys that are known."""
@@ -80,7 +81,7 @@ def choose(keys: Iterable[str], wanted: str = "auto") -> Format | None:
 def expected(wanted: str) -> str:
     """The keys a record must have, for messages to the user."""
     names = FORMATS if wanted == "auto" else [wanted]
-    return ", ".join("+".join(sorted(mark)) for name in names for mark in FORMATS[name].marks)
+    return joined("+".join(sorted(mark)) for name in names for mark in FORMATS[name].marks)
 
 
 def probable(keys: Iterable[str], wanted: str) -> tuple[str, str] | None:
