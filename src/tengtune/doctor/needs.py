@@ -10,6 +10,7 @@ from tengtune.doctor import choice
 from tengtune.doctor.finding import Case, Finding, block, ok, unknown, warn
 from tengtune.recipe import Recipe
 from tengtune.ui import language
+from tengtune.ui.lists import joined
 from tengtune.ui.problems import Problem
 
 if TYPE_CHECKING:  # the planner is loaded where there is a sum to make
@@ -26,7 +27,7 @@ def check(case: Case, recipe: Recipe, backend: str) -> Iterator[Finding]:
     if case.inputs == "here":
         yield from _files(recipe)
     else:
-        yield unknown("doctor.need_elsewhere", model=recipe.model.path, files=", ".join(recipe.data.files))
+        yield unknown("doctor.need_elsewhere", model=recipe.model.path, files=joined(recipe.data.files))
     try:
         spec = _spec(recipe)
     except Problem as problem:
@@ -45,13 +46,13 @@ def _files(recipe: Recipe) -> Iterator[Finding]:
     names = [*recipe.data.files, *recipe.output.evaluate]
     missing = [name for name in names if not recipe.resolve(name).is_file()]
     if missing:
-        yield block("doctor.need_data", files=", ".join(missing), folder=recipe.file.parent)
+        yield block("doctor.need_data", files=joined(missing), folder=recipe.file.parent)
     if recipe.to_download:
         yield ok("doctor.need_download", model=recipe.hub_model, folder=recipe.model_folder)
     elif not (recipe.model_folder / "config.json").is_file():
         yield block("doctor.need_model", folder=recipe.model_folder)
     elif not missing:
-        yield ok("doctor.need_files", model=recipe.model.path, files=", ".join(names))
+        yield ok("doctor.need_files", model=recipe.model.path, files=joined(names))
 
 
 def _spec(recipe: Recipe) -> ModelSpec | None:
