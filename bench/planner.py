@@ -1,6 +1,6 @@
 """How far `tengtune plan` is from published peaks of memory and speeds, beside other estimators.
 
-    python bench/planner.py [--rows]
+    python bench/planner.py [--rows | --facts]
 
 facts/measurements.csv has the published figures with their sources. Scored are rows with a model that is
 known, rows of a known length, and a way of sharing that the planner has; what is left out is counted.
@@ -18,17 +18,16 @@ from dataclasses import replace
 from itertools import product
 from typing import TypeVar
 
-from tengtune.plan import memory, published, time
-from tengtune.plan.hardware import Hardware, find
+from tengtune.plan import memory, published, score, time
+from tengtune.plan.hardware import Hardware
 from tengtune.plan.published import Row
+from tengtune.plan.score import timed, used
 from tengtune.plan.strategy import exactly
 
-MOST_MFU = 0.65
 MEMORY_GRID = tuple(
     product((0.7, 0.8, 0.9, 1.0, 1.1, 1.25, 1.4), (1.0, 1.02, 1.05, 1.08), (0.3e9, 1.0e9, 1.8e9))
 )
 TIME_GRID = tuple(product((0.6, 0.7, 0.8, 0.9, 1.0, 1.1, 1.2, 1.3), (0.8, 0.9, 1.0, 1.1, 1.2)))
-_CARDS = {"A100": "a100", "A800": "a800", "910A": "910a", "910B": "910b3"}
 Guess = Callable[[Row], "float | None"]
 T = TypeVar("T")
 
@@ -118,7 +117,7 @@ def peak(row: Row) -> float:
 def scores(errors: Iterable[float]) -> str:
     """Median, 90th percentile and worst of the absolute errors, and how many are within 10 and 20%."""
     sizes = sorted(abs(error) for error in errors)
-    p90 = sizes[min(len(sizes) - 1, int(0.9 * len(sizes)))]
+    p90 = score.ninth(sizes)
     within = [sum(size <= limit for size in sizes) / len(sizes) for limit in (0.1, 0.2)]
     return (
         f"{len(sizes):4}  median {statistics.median(sizes):6.1%}  p90 {p90:6.1%}  worst {sizes[-1]:6.1%}"
@@ -164,9 +163,9 @@ def memory_miss(row: Row, constants: tuple[float, float, float]) -> float:
 
 
 def card(row: Row) -> Hardware:
-    """The cards of a row."""
-    name = next(known for known in _CARDS if known in row.device)
-    return find(_CARDS[name])
+    """The cards of a row; every row that is scored has some."""
+    assert row.card is not None
+    return row.card
 
 
 def speed(row: Row) -> float:
@@ -175,30 +174,9 @@ def speed(row: Row) -> float:
     return row.tokens_per_s
 
 
-def used(row: Row) -> float:
-    """The share of the peak that the published speed makes of the model's FLOPs, without recompute. (MFU)"""
-    peak_flops = card(row).peak_flops
-    assert peak_flops is not None
-    forwards = 2 if row.strategy.method == "lora" else 3
-    return forwards * time.forward_flops(row.spec, row.strategy.row_tokens) * speed(row) / peak_flops.expected
-
-
-def timed() -> list[Row]:
-    """The rows whose speed can be scored."""
-    rows = [row for row in published.rows() if row.tokens_per_s is not None and row.exact]
-    return [row for row in rows if used(row) <= MOST_MFU]
-
-
 def time_miss(row: Row, constants: tuple[float, float] = (1.0, 1.0)) -> float:
     """The error of a speed with the share of the peak and the time to start kernels times these."""
-    share, launch = constants
-    own = row.profile.speed
-    changed = replace(
-        own, share=own.share * share, pass_s=own.pass_s * launch, full_pass_s=own.full_pass_s * launch
-    )
-    pace = time.pace(row.spec, row.strategy, replace(row.profile, speed=changed), card(row))
-    assert pace is not None
-    return pace.tokens_per_s.expected / speed(row) - 1
+    return score.speed_error(row, *constants)
 
 
 def peak_share(row: Row) -> float:
@@ -254,7 +232,15 @@ def print_time(every: bool) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rows", action="store_true", help="every row")
+    parser.add_argument("--facts", action="store_true", help="facts/scores.yaml instead")
     arguments = parser.parse_args()
+    if arguments.facts:
+        print("# How far published peaks and speeds lie from the planner's: how many there are,")
+        print("# the median error, and that which one in ten exceeds.")
+        print("# Made by bench/planner.py --facts.")
+        for name, kinds in score.table().items():
+            print(f"{name}: {{{', '.join(f'{kind}: {each}' for kind, each in kinds.items())}}}")
+        return
     print_memory(arguments.rows)
     print()
     print_time(arguments.rows)

@@ -109,7 +109,7 @@ def test_one_screen_with_the_sum_and_the_way_out() -> None:
     assert all(any(line.startswith(term) for line in lines) for term in terms)
     assert float(sums[0][1]) > 31.7
     assert "parallel.offload: optimizer" in out
-    assert "tengtune has not got parallel.zero: 3, parallel.offload: optimizer yet" in out
+    assert "tengtune does not have parallel.zero: 3, parallel.offload: optimizer yet" in out
     assert "What tengtune runs today: " in out
     assert "bytes a trained parameter: weight 2" in out
     assert "is not confirmed by any source" in out

@@ -115,7 +115,72 @@ def test_a_run_file_is_marked_among_the_ways() -> None:
 def test_in_chinese() -> None:
     _, out, _ = plan("--model", "Qwen-14B", "--hardware", "4x910b4", "--method", "full", lang="zh")
     assert "“14B 全参微调约需 56 GB”，不成立" in out
+    assert "优化器 42.5" in out
+    assert "后端，微批 1 行，序列长度 1024，激活值重算，" in out
+    _, out, _ = plan(*SEVEN, "--explain", lang="zh")
     assert "最接近的公开实测" in out
+
+
+@pytest.mark.parametrize(
+    ("cards", "asked", "text"),
+    [
+        ("8x910b3", (), "LoRA of rank 8 on bfloat16 weights"),
+        ("8x910a", (), "LoRA of rank 8 on float16 weights"),
+        ("8x910b3", ("--engine", "ms-swift"), "LoRA of rank 8 on 16-bit weights"),
+        ("8x910b3", ("--base", "int8"), "LoRA of rank 8 on int8 weights"),
+    ],
+)
+def test_the_type_of_the_frozen_weights_is_named(cards: str, asked: tuple[str, ...], text: str) -> None:
+    _, out, _ = plan("--model", "Qwen-7B", "--hardware", cards, *asked)
+    assert text in out.splitlines()[0]
+
+
+def test_what_matters_is_on_one_screen_and_the_rest_on_demand() -> None:
+    code, out, _ = plan(*SEVEN)
+    assert code == 0
+    assert len(out.splitlines()) <= 24
+    assert "GB a card: weights 15.5 + optimizer 0.1 + activations 4.3 + logits 0.4 + " in out
+    # facts/measurements.csv: 85 peaks and 73 speeds were scored (docs/benchmarks.md)
+    assert "Never measured on a card." in out
+    assert (
+        "memory 3% in the middle and 11% or more for one in ten, of 85; speed 6% in the middle and 16%" in out
+    )
+    _, whole, _ = plan(*SEVEN, "--explain")
+    for text in ("The nearest published", "Host memory is without", "Counted from the back end's code"):
+        assert text not in out
+        assert text in whole
+
+
+def test_the_largest_term_of_full_tuning_on_mindspore_has_its_figures() -> None:
+    """Qwen-7B: embedding and head of 0.622B each, a block of 0.202B."""
+    _, out, _ = plan(*SEVEN, "--method", "full", "--explain")
+    assert "8 bytes x 1.24B of embedding and head" in out
+    assert "4 x 0.62B for adding one + 12 x 0.20B of a block + 0.42 GB of HCCL" in out
+
+
+def test_a_nearest_row_is_what_the_same_case_gets() -> None:
+    """The row's settings as options give the figures that stand in the row."""
+    asked = ("--model", "Qwen-7B", "--hardware", "a100", "--engine", "hf-trainer", "--rank", "64")
+    asked += ("--seq-len", "1024", "--global-batch", "8", "--micro-batch", "1")
+    row = data(*asked)["nearest"][0]
+    now = row["strategy"]
+    assert (row["program"], now["row_tokens"], now["rank"], now["rows"]) == ("hf-trainer", 1024, 64, 1)
+    assert row["tokens_per_s"] == 2925.7
+    answer = data(*asked, "--recompute", "full" if now["recompute"] else "none")
+    assert answer["card"]["needs"]["expected"] == row["peak_predicted"]
+    assert answer["time"]["tokens_per_s"]["expected"] == pytest.approx(
+        row["tokens_per_s_predicted"], rel=1e-3
+    )
+
+
+def test_a_nearest_row_shows_how_its_cards_share() -> None:
+    asked = ("--model", "Qwen-7B", "--hardware", "8x910b3", "--method", "full", "--seq-len", "8192")
+    _, out, _ = plan(*asked, "--engine", "mindformers", "--explain")
+    [split] = [line for line in out.splitlines() if line.startswith("mindformers") and " 1571 " in line]
+    assert "tensor 4" in split
+    _, out, _ = plan("--model", "Qwen-7B", "--hardware", "8x910b3", "--seq-len", "2048", "--explain")
+    [plain] = [line for line in out.splitlines() if line.startswith("mindformers") and " 2695 " in line]
+    assert "plain attention  none" in plain
 
 
 # A run file of it.

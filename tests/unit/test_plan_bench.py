@@ -10,6 +10,8 @@ from types import ModuleType
 
 import pytest
 
+from tengtune.plan import score
+
 SCRIPT = Path(__file__).resolve().parents[2] / "bench" / "planner.py"
 
 
@@ -67,3 +69,15 @@ def test_constants_carry_over_to_other_sizes(bench: ModuleType, kind: str) -> No
     else:
         errors = [abs(each) for each in bench.held_out(bench.timed(), bench.TIME_GRID, bench.time_miss)]
         assert statistics.median(errors) < 0.15
+
+
+def test_the_scores_on_the_screen_are_those_of_the_benchmark(bench: ModuleType) -> None:
+    """facts/scores.yaml is what bench/planner.py --facts prints; the page of benchmarks has its figures."""
+    assert score.facts() == score.table()
+    rows = [row for row in bench.read()[0] if row.exact]
+    errors = sorted(abs(bench.error(row, bench.predicted)) for row in rows)
+    assert score.facts()["all"]["peaks"][1] == pytest.approx(statistics.median(errors), abs=6e-4)
+    page = (SCRIPT.parents[1] / "docs/benchmarks.md").read_text("utf-8")
+    for kind in ("peaks", "speeds"):
+        count, middle, most = score.facts()["all"][kind]
+        assert f"| planner | {count} | {middle:.1%} | {most:.1%} |" in page

@@ -132,9 +132,9 @@ def _answer(asked: Asked, explain: bool, colour: bool) -> tuple[str, dict[str, A
     blocks = [
         choices.lines(asked.question, asked.ways, own),
         claims.lines(claimed),
-        nearest.lines(rows),
+        nearest.lines(rows) if explain else [],
     ]
-    beside = screen.Beside(blocks, choices.notes(asked.question, asked.ways))
+    beside = screen.Beside(blocks, choices.notes(asked.question, asked.ways, explain))
     text = screen.text(plan, asked.name, remedies, asked.work, beside, explain, colour)
     data = screen.data(plan, asked.name, remedies, asked.work)
     more = {"ways": choices.data(asked.ways), "nearest": nearest.data(rows), "claims": claims.data(claimed)}

@@ -11,6 +11,7 @@ from tengtune.plan.judge import Plan
 from tengtune.plan.search import Question, Way
 from tengtune.plan.strategy import Range
 from tengtune.ui import language
+from tengtune.ui.lists import joined
 
 SHOWN = 5
 
@@ -31,14 +32,14 @@ def lines(question: Question, ways: Sequence[Way], asked: Plan | None) -> list[s
     return found
 
 
-def notes(question: Question, ways: Sequence[Way]) -> list[str]:
-    """Why not all cards are used, what the order rests on, and what has never run."""
+def notes(question: Question, ways: Sequence[Way], explain: bool) -> list[str]:
+    """Why not all cards are used, what the order rests on, and with `explain` what has never run."""
     found = fewer(question, ways)
     if ways and ways[0].plan.pace is None:
         found.append(language.say("plan.ways_no_speed"))
     if any(way.is_bound for way in ways[:SHOWN]):
         found.append(language.say("plan.ways_bound"))
-    if any(way.unverified for way in ways):
+    if explain and any(way.unverified for way in ways):
         found.append(language.say("plan.ways_unverified"))
     return found
 
@@ -109,10 +110,10 @@ def sharing(plan: Plan) -> str:
     elif plan.profile.shards:
         kept = language.say("plan.part", count=now.cards)
     else:
-        kept = f"zero {now.zero}"
+        kept = f"ZeRO-{now.zero}"
     more: list[str] = [] if now.base == "compute" else [now.base]
     more += [] if now.offload == "none" else [f"offload {now.offload}"]
-    return ", ".join([kept, *more])
+    return joined([kept, *more])
 
 
 def cards(plan: Plan) -> str:

@@ -13,6 +13,7 @@ from tengtune.host import chips
 from tengtune.host.place import Place
 from tengtune.plan import names
 from tengtune.plan.strategy import Range
+from tengtune.ui.lists import joined
 from tengtune.ui.problems import Problem
 
 GIB = 1 << 30
@@ -258,6 +259,4 @@ def _unknown(text: str) -> Problem:
     keys = {names.key(each): each for each in known}
     found = difflib.get_close_matches(plain, list(keys), n=3, cutoff=0.5)
     near = [keys[each] for each in found] or ["atlas 800t a2", "910b4", "8x64g"]
-    return Problem(
-        "plan.unknown_hardware", where=text, near=", ".join(each.replace(" ", "-") for each in near)
-    )
+    return Problem("plan.unknown_hardware", where=text, near=joined(each.replace(" ", "-") for each in near))

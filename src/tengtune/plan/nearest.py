@@ -6,11 +6,12 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from tengtune.plan import can, columns, hardware, memory, published
+from tengtune.plan import can, columns, memory, published
 from tengtune.plan.judge import Plan
 from tengtune.plan.published import Row
 from tengtune.plan.time import pace
 from tengtune.ui import language
+from tengtune.ui.lists import joined
 
 MOST = 3
 _FAR = 2.5
@@ -45,10 +46,7 @@ def distance(plan: Plan, row: Row) -> float:
 def speed(row: Row) -> float | None:
     """What the planner expects, in tokens a second of one card; None where the card's figures are not
     known."""
-    card = next((name for part, name in _CARDS.items() if part in row.device), None)
-    if card is None:
-        return None
-    found = pace(row.spec, row.strategy, row.profile, hardware.find(card))
+    found = None if row.card is None else pace(row.spec, row.strategy, row.profile, row.card)
     return None if found is None else found.tokens_per_s.expected
 
 
@@ -80,10 +78,6 @@ def data(rows: Sequence[Row]) -> list[dict[str, Any]]:
     ]
 
 
-_CARDS = {"910B3": "910b3", "910B 64G": "910b3", "A100": "a100-80g", "A800": "a800-80g"}
-"""What a row's device has in its name -> the card by the planner's name."""
-
-
 def _is_npu(row: Row) -> bool:
     return "910" in row.device or "Ascend" in row.device
 
@@ -93,17 +87,30 @@ def _cells(row: Row) -> list[str]:
     method = f"lora r {now.rank}" if now.method == "lora" else "full"
     method += " + emb" if now.train_embeddings else ""
     device = row.device.split("(")[0].strip().removeprefix(f"{now.cards} * ")
+    idle = row.idle_bytes  # what npu-smi shows of a card at rest is in none of our figures
     return [
-        row.source,
+        row.profile.name,
         row.model.split(" (")[0],
         method if now.base == "compute" else f"{method} {now.base}",
         f"{'' if row.exact else '<='}{now.rows} x {now.row_tokens}",
         f"{now.cards} x {device}",
-        _gb(row.peak_bytes),
-        _gb(None if row.peak_bytes is None else row.predicted()),
+        _sharing(row),
+        "full" if now.recompute or row.profile.always_recomputes else "none",
+        _gb(None if row.peak_bytes is None else row.peak_bytes - idle),
+        _gb(None if row.peak_bytes is None else row.predicted() - idle),
         _rounded(row.tokens_per_s),
         _rounded(ours),
     ]
+
+
+def _sharing(row: Row) -> str:
+    """How a row's cards share the model, and that its attention was not fused."""
+    now = row.strategy
+    parts = [f"ZeRO-{now.zero}"] if now.zero else []
+    parts += [f"tensor {now.tensor}"] if now.tensor > 1 else []
+    parts += [f"pipeline {now.pipeline}"] if now.pipeline > 1 else []
+    parts += [] if now.flash else [language.say("plan.unfused")]
+    return joined(parts) or "-"
 
 
 def _gb(size: float | None) -> str:

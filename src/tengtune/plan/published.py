@@ -10,7 +10,7 @@ from importlib import resources
 
 from tengtune.models import known
 from tengtune.models.spec import ModelSpec
-from tengtune.plan import memory
+from tengtune.plan import hardware, memory
 from tengtune.plan.profiles import DEEPSPEED, HF_TRAINER, MINDFORMERS, MINDSPEED, MS_SWIFT
 from tengtune.plan.strategy import Base, Profile, Strategy, exactly
 
@@ -24,6 +24,8 @@ _LLAMA = {
     "llama2-7b": (4096, 32, 32, 11008),
     "llama2-13b": (5120, 40, 40, 13824),
 }
+_CARDS = {"910A": "910a", "910B": "910b3", "A100": "a100", "A800": "a800"}
+"""What a row's device has in its name -> the card by the planner's name."""
 _ATTENTION = ("q_proj", "k_proj", "v_proj")
 _NUMBER = re.compile(r"[\d.]+")
 
@@ -49,11 +51,19 @@ class Row:
     tokens_per_s: float | None
     exact: bool
 
+    @functools.cached_property
+    def card(self) -> hardware.Hardware | None:
+        """The cards as the planner has them; None for those it does not know."""
+        name = next((name for part, name in _CARDS.items() if part in self.device), None)
+        return None if name is None else hardware.find(name)
+
     def predicted(self, profile: Profile | None = None) -> float:
         """The expected peak by the planner, in bytes."""
         context, link = exactly(0.44e9), 0.2e9
-        card = memory.card_bytes(self.spec, self.strategy, profile or self.profile, context, link)
-        return card.total.expected + self.idle_bytes
+        if self.card is not None:
+            context, link = self.card.context, self.card.link_bytes
+        found = memory.card_bytes(self.spec, self.strategy, profile or self.profile, context, link)
+        return found.total.expected + self.idle_bytes
 
 
 @functools.cache

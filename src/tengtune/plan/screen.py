@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tengtune.plan import choices, time_screen
+from tengtune.plan import choices, memory, score, time_screen
 from tengtune.plan.columns import padded, width
 from tengtune.plan.hardware import GIB
 from tengtune.plan.judge import Plan, Verdict
@@ -15,6 +15,7 @@ from tengtune.plan.remedy import Remedy
 from tengtune.plan.strategy import Range
 from tengtune.plan.work import Work
 from tengtune.ui import language
+from tengtune.ui.lists import joined
 
 _COLOURS: dict[Verdict, str] = {
     "no": "\033[31m", "tight": "\033[33m", "unknown": "\033[35m", "fits": "\033[32m"
@@ -46,8 +47,10 @@ def text(
         lines[1:1] = ["", f"{on}{_cannot(plan)}{off}"]
         lines[3:3] = [remedy_text(each, today=True) for each in remedies if not each.plan.lacking]
     took = time_screen.lines(plan, work, explain)
-    lines += [*([""] if took else []), *took, "", *_sum(plan, explain)]
-    notes = [*(language.say(code, **values) for code, values in notes_of(plan)), *beside.notes]
+    lines += [*([""] if took else []), *took, "", *(_sum(plan) if explain else [_one_line(plan)])]
+    shown = [each for each in notes_of(plan) if explain or each[0] not in _STANDING]
+    notes = [*(language.say(code, **values) for code, values in shown), *beside.notes]
+    notes += [] if plan.hardware.is_cpu else [score.line(plan)]
     short = _short(plan)
     lines += ["", short] if short else []
     if plan.card_verdict == "no" and not remedies:
@@ -57,7 +60,12 @@ def text(
             lines += ["", remedy_text(remedy, today=number > 0 or bool(plan.lacking))]
     for block in beside.blocks:
         lines += ["", *block] if block else []
-    return "\n".join([*lines, *([""] if notes else []), *(f"- {note}" for note in notes)])
+    lines += [*([""] if notes else []), *(f"- {note}" for note in notes)]
+    return "\n".join([*lines, *([] if explain else ["", language.say("plan.more")])])
+
+
+_STANDING = ("plan.process_memory", "plan.not_measured", "plan.peak_derived", "plan.plain_attention")
+"""Notes of every plan on such cards: only where all is explained."""
 
 
 def data(plan: Plan, name: str, remedies: Sequence[Remedy], work: Work | None) -> dict[str, Any]:
@@ -116,13 +124,15 @@ def notes_of(plan: Plan) -> list[tuple[str, dict[str, object]]]:
         notes.append(("plan.other_program", {"profile": plan.profile.name}))
     if not hardware.is_cpu:
         notes.append(("plan.process_memory", {}))
+    if hardware.plain_attention:
+        notes.append(("plan.plain_attention", {"name": hardware.name}))
     if plan.profile.name in OURS and not hardware.is_cpu:
         notes.append(("plan.not_measured", {}))
     return notes + time_screen.notes(plan)
 
 
 def _odd(plan: Plan, cards: int) -> dict[str, object]:
-    return {"cards": cards, "name": plan.hardware.name, "counts": ", ".join(map(str, plan.hardware.counts))}
+    return {"cards": cards, "name": plan.hardware.name, "counts": joined(map(str, plan.hardware.counts))}
 
 
 def _cannot(plan: Plan) -> str:
@@ -149,7 +159,7 @@ def _short(plan: Plan) -> str:
 
 def asked_for(features: Sequence[str]) -> str:
     """Features as the keys of a run file that ask for them."""
-    return ", ".join(_KEYS.get(name, name) for name in features)
+    return joined(_KEYS.get(name, name) for name in features)
 
 
 _KEYS = {
@@ -179,7 +189,7 @@ def remedy_text(remedy: Remedy, today: bool) -> str:
     code = "plan.remedy_later" if plan.lacking else "plan.remedy_today" if today else "plan.remedy"
     return language.say(
         "plan.remedy_more" if remedy.more_cards else code,
-        changes=", ".join(map(str, remedy.changes)),
+        changes=joined(map(str, remedy.changes)),
         verdict=language.lookup("plan.verdicts")[plan.verdict],
         card=_gb(plan.card.total.expected),
         host=_gb(plan.host.expected),
@@ -196,14 +206,21 @@ def _asked(plan: Plan, name: str) -> str:
         parameters=f"{plan.spec.parameters() / 1e9:.2f}",
         place=choices.place(plan),
         rank=strategy.rank,
-        base=strategy.base,
+        base=_base(plan),
         rows=strategy.rows,
         tokens=strategy.row_tokens,
-        recompute="full" if strategy.recompute or plan.profile.always_recomputes else "none",
+        recompute=language.lookup("plan.recomputes")["full" if choices.recomputes(plan) else "none"],
         engine=plan.engine,
         share=_shared(plan),
-        offload=strategy.offload,
+        offload=language.lookup("plan.offloads")[strategy.offload],
     )
+
+
+def _base(plan: Plan) -> str:
+    """The type of LoRA's frozen weights."""
+    if plan.strategy.base != "compute":
+        return plan.strategy.base
+    return plan.computes_in if plan.engine in OURS else language.say("plan.sixteen_bits")
 
 
 def _shared(plan: Plan) -> str:
@@ -212,7 +229,7 @@ def _shared(plan: Plan) -> str:
         return language.say("plan.shards", count=strategy.cards)
     if strategy.tensor > 1:
         return language.say("plan.tensor", count=strategy.tensor, zero=strategy.zero)
-    return f"zero {strategy.zero}"
+    return f"ZeRO-{strategy.zero}" if strategy.zero else language.say("plan.kept_whole")
 
 
 def _verdicts(plan: Plan, colour: bool) -> list[str]:
@@ -246,8 +263,16 @@ def _need(need: Range) -> str:
     return language.say(code, low=low, expected=expected, high=high)
 
 
-def _sum(plan: Plan, explain: bool) -> list[str]:
-    """Low, expected, high of each term; with `explain` its formula below it."""
+def _one_line(plan: Plan) -> str:
+    """The expected sum; what is below 0.05 GB is not named."""
+    titles: dict[str, str] = language.lookup("plan.terms")
+    named = [(name, each.expected) for name, each in plan.card.terms.items() if each.expected >= 0.05e9]
+    terms = " + ".join(f"{titles[name]} {_gb(size)}" for name, size in named)
+    return language.say("plan.one_line", terms=terms, total=_gb(plan.card.total.expected))
+
+
+def _sum(plan: Plan) -> list[str]:
+    """Low, expected, high of each term, its formula below it, and the program's figures."""
     titles: dict[str, str] = language.lookup("plan.terms")
     formulas: dict[str, str] = language.lookup("plan.formulas")
     terms = [*plan.card.terms.items(), ("total", plan.card.total)]
@@ -261,11 +286,20 @@ def _sum(plan: Plan, explain: bool) -> list[str]:
         lines.append(
             f"{padded(titles[name], labels)}  " + "  ".join(f"{value / 1e9:8.2f}" for value in values)
         )
-        if explain and name in formulas:
+        if name in formulas:
             lines.append("    " + formulas[name])
-    if explain:
-        lines += ["", constants(plan)]
-    return lines
+        if name == "buffers" and plan.profile.gathers == "mindspore" and each.expected:
+            lines.append("    " + _gathered(plan))
+    return [*lines, "", constants(plan)]
+
+
+def _gathered(plan: Plan) -> str:
+    """What our MindSpore back end brings together, in figures: the largest term of full tuning."""
+    count = memory.counts(plan.spec)
+    code = "plan.gathered_full" if plan.strategy.method == "full" else "plan.gathered_lora"
+    billions = {"outer": count.embeddings, "one": count.embedding, "block": count.block}
+    sizes = {name: f"{size / 1e9:.2f}" for name, size in billions.items()}
+    return language.say(code, **sizes, link=f"{plan.hardware.link_bytes / 1e9:.2f}")
 
 
 def constants(plan: Plan) -> str:
