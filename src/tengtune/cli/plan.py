@@ -117,22 +117,23 @@ def command(
     if png is not None:
         plan_files.draw(asked, png)
     colour = console.colour and console.out.isatty()
-    text, data = _answer(asked, explain, colour)
+    text, data = _answer(asked, explain, as_json, colour)
     console.result("\n".join([text, *plan_files.made(asked, write_to, png)]), **data)
     refused = write_to is None and asked.plan.answer in ("no", "cannot")
     return UNFIT_MACHINE if refused else 0
 
 
-def _answer(asked: Asked, explain: bool, colour: bool) -> tuple[str, dict[str, Any]]:
+def _answer(asked: Asked, explain: bool, as_json: bool, colour: bool) -> tuple[str, dict[str, Any]]:
     """The screen, and the same as data."""
     from tengtune.plan import choices, claims, nearest, remedy, screen
 
     plan, own = asked.plan, asked.plan if asked.recipe is not None else None
-    remedies, rows, claimed = remedy.advice(plan), nearest.nearest(plan), claims.of(plan)
+    remedies, claimed = remedy.advice(plan), claims.of(plan)
+    rows = nearest.nearest(plan) if explain or as_json else []
     blocks = [
         choices.lines(asked.question, asked.ways, own),
         claims.lines(claimed),
-        nearest.lines(rows) if explain else [],
+        nearest.lines(rows),
     ]
     beside = screen.Beside(blocks, choices.notes(asked.question, asked.ways, explain))
     text = screen.text(plan, asked.name, remedies, asked.work, beside, explain, colour)
