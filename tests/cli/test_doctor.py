@@ -573,7 +573,10 @@ def test_an_empty_host(tmp_path: Path) -> None:
     (tmp_path / "host").mkdir()
     answer = Quick(FakeHost(tmp_path / "host"))
     assert answer.code == 0
-    assert answer.faults == {"no_framework": "warn", "memory_unread": "unknown", "disk_unread": "unknown"}
+    assert answer.faults == {
+        "no_framework": "warn", "memory_unread": "unknown", "disk_unread": "unknown",
+        "machine_unread": "unknown",
+    }  # fmt: skip
     assert "no_card" in answer.found
 
 
@@ -584,6 +587,19 @@ def test_a_card_without_driver(tmp_path: Path) -> None:
     assert answer.faults["no_driver"] == "block"
     assert answer.found["on_the_bus"]["what"] == "on the PCI bus: 4 cards (A2)"
     assert ".run --full --install-for-all" in answer.fix("no_driver")
+
+
+def test_what_is_known_of_the_machine_is_told_and_no_more(host: FakeHost) -> None:
+    host.remove("etc/os-release", "bin/ldd_--version.txt")
+    assert Quick(host).found["machine"]["what"] == "Kunpeng-920, 192 cores, aarch64, Python 3.10"
+
+
+def test_quiet_leaves_out_what_is_well(host: FakeHost) -> None:
+    host.environment(ASCEND_HOME_PATH="")
+    out = doctor(host, "-q").stdout.splitlines()
+    assert [line.split()[0] for line in out if line] == ["BLOCK", "why", "fix", "In"]
+    host.environment()
+    assert doctor(host, "-q").stdout.split()[:2] == ["Nothing", "found"]
 
 
 @pytest.mark.parametrize(

@@ -84,7 +84,7 @@ def test_the_hosts_file_and_its_tool(tmp_path: Path) -> None:
     assert addresses(tmp_path / "tool.json") == ["10.0.112.213"]
     code, said = tengtune(tmp_path, "make", "[0,2)", "--server-ip", "a", path=str(tool.parent))
     assert (code, "code ranktable.no_port" in said) == (2, True)
-    assert "of cards 0, 1" in said
+    assert "of card 0, 1" in said
 
 
 def addresses(path: Path) -> list[str]:
@@ -386,3 +386,37 @@ def test_any_json_is_a_table_with_its_faults_or_a_problem(
         return
     for fault in [*frame, *ranktable.faults(table)]:
         assert fault.code.startswith("ranktable.")
+
+
+def one(name: str, *addresses: str, rank: object = None) -> str:
+    """A table's text of one server."""
+    devices = [
+        {"device_id": str(n), "device_ip": each, "rank_id": str(n) if rank is None else rank}
+        for n, each in enumerate(addresses)
+    ]
+    head = {"version": "1.0", "server_count": "1", "status": "completed"}
+    return json.dumps({**head, "server_list": [{"server_id": name, "device": devices}]})
+
+
+def test_faults_that_hccl_finds_late(tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text(one("10.0.0.1", "10.0.0.1"))
+    code, said = tengtune(tmp_path, "check", "a.json")
+    assert (code != 0, "the device_ip of card 0 is the server's own address" in said) == (True, True)
+    (tmp_path / "b.json").write_text(one("10.0.0.1", "10.1.0.1", rank=0))
+    code, said = tengtune(tmp_path, "check", "b.json")
+    assert (code != 0, "Not written as texts: rank_id" in said) == (True, True)
+    (tmp_path / "c.json").write_text(one("10.0.0.1", "10.1.0.1", "10.1.0.2"))
+    (tmp_path / "d.json").write_text(one("10.0.0.2", "10.1.0.3"))
+    code, said = tengtune(tmp_path, "merge", "c.json", "d.json", "--out", "e.json")
+    assert (code, "different numbers of cards (10.0.0.1: 2, 10.0.0.2: 1)" in said) == (0, True)
+
+
+def test_a_table_that_is_there_is_kept(tmp_path: Path) -> None:
+    make = ("make", "0", "--server-ip", "node-a", "--ip", "0=10.0.137.1", "--out", "t.json")
+    code, said = tengtune(tmp_path, *make)
+    assert (code, "node-a is taken for the server's name" in said) == (0, True)
+    (tmp_path / "t.json").write_text("mine")
+    assert tengtune(tmp_path, *make)[0] == 2
+    assert (tmp_path / "t.json").read_text() == "mine"
+    assert tengtune(tmp_path, *make, "--force")[0] == 0
+    assert "node-a" in (tmp_path / "t.json").read_text()

@@ -159,6 +159,18 @@ def test_known_networks_stay_networks() -> None:
     assert networks[8].supernet(new_prefix=16) == networks[0].supernet(new_prefix=16)
 
 
+@pytest.mark.parametrize(
+    "text", ["192.168.3.7", "10.1.2.3", "172.20.1.9", "169.254.7.7", "8.8.4.4", "fd00::7:1", "fe80::9:2"]
+)
+def test_an_address_becomes_one_of_its_kind(text: str) -> None:
+    """Whatever the key: none becomes one of groups, of the link or of this machine that was not."""
+    before = ip_address(text)
+    kinds = ("is_private", "is_global", "is_multicast", "is_link_local", "is_loopback", "is_reserved")
+    for _ in range(30):
+        after = ip_address(Mask([], []).text(text))
+        assert [getattr(after, kind) for kind in kinds] == [getattr(before, kind) for kind in kinds]
+
+
 @pytest.mark.parametrize("name", ["HF_TOKEN", "GH_TOKEN", "DASHSCOPE_API_KEY", "DB_PASSWORD"])
 def test_variables_that_hold_secrets(name: str) -> None:
     assert is_secret(name)

@@ -61,5 +61,5 @@ def command(
         if out is not None:
             saved.collect(out, source, case, findings, console, force)
     colour = console.colour and console.out.isatty()
-    console.result(screen.text(case, findings, colour), **screen.data(case, findings))
+    console.result(screen.text(case, findings, colour, quiet), **screen.data(case, findings))
     return UNFIT_MACHINE if any(finding.level == "block" for finding in findings) else 0

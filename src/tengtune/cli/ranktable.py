@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -33,6 +34,7 @@ def command() -> None:
 @click.option("--ip", "given", multiple=True, metavar="N=ADDRESS", help="cli.opt_card_ip")
 @click.option("--hccn", type=FOLDER, help="cli.opt_hccn")
 @click.option("--out", type=FOLDER, help="cli.opt_table_out")
+@click.option("--force", is_flag=True, help="cli.opt_table_force")
 @click.option("-q", "--quiet", is_flag=True, help="cli.opt_quiet")
 @click.option("--json", "as_json", is_flag=True, help="cli.opt_json")
 def make(
@@ -41,11 +43,13 @@ def make(
     given: tuple[str, ...],
     hccn: Path | None,
     out: Path | None,
+    force: bool,
     quiet: bool,
     as_json: bool,
 ) -> None:
     """A table of this server."""
     from tengtune.cluster import card_list, ranktable
+    from tengtune.host.hccn import is_address
 
     console = make_console(quiet, as_json)
     chosen, doubtful = card_list.parse(cards)
@@ -53,17 +57,20 @@ def make(
         console.warn("ranktable.half_open", text=cards, cards=joined(chosen))
     ports = _ports(chosen, given, hccn)
     table = ranktable.make(server_ip or _own_address(), ports)
+    if server_ip and not is_address(server_ip):
+        console.warn("ranktable.named", text=server_ip)
     network = ranktable.network_fault(ports)
     _judge([*ranktable.faults(table), *([network] if network else [])], console, cards)
-    _write(table, out, console)
+    _write(table, out, force, console)
 
 
 @command.command("merge", cls=Command, help="cli.ranktable_merge")
 @click.argument("tables", type=FOLDER, nargs=-1, required=True)
 @click.option("--out", type=FOLDER, help="cli.opt_table_out")
+@click.option("--force", is_flag=True, help="cli.opt_table_force")
 @click.option("-q", "--quiet", is_flag=True, help="cli.opt_quiet")
 @click.option("--json", "as_json", is_flag=True, help="cli.opt_json")
-def merge(tables: tuple[Path, ...], out: Path | None, quiet: bool, as_json: bool) -> None:
+def merge(tables: tuple[Path, ...], out: Path | None, force: bool, quiet: bool, as_json: bool) -> None:
     """One table of several servers'."""
     from tengtune.cluster import ranktable
 
@@ -75,7 +82,7 @@ def merge(tables: tuple[Path, ...], out: Path | None, quiet: bool, as_json: bool
         parts.append(table)
     table = ranktable.merge(parts)
     _judge(ranktable.faults(table), console, " ".join(map(str, tables)))
-    _write(table, out, console)
+    _write(table, out, force, console)
 
 
 @command.command("check", cls=Command, help="cli.ranktable_check")
@@ -149,11 +156,13 @@ def _judge(faults: Iterable[Fault], console: Console, where: object) -> None:
         raise Problem("ranktable.unsound", where=where, faults="\n".join(blocking))
 
 
-def _write(table: Table, out: Path | None, console: Console) -> None:
+def _write(table: Table, out: Path | None, force: bool, console: Console) -> None:
     from tengtune.cluster import ranktable
 
     name = ranktable.file_name(table)
     path = Path(name) if out is None else out / name if out.is_dir() else out
+    if os.path.lexists(path) and not force:
+        raise Problem("check.out_exists", where=path)
     ranktable.write(table, path)
     console.say("ranktable.readers")
     console.result(

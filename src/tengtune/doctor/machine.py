@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tengtune.doctor.finding import Case, Finding, ok, unknown, warn
+from tengtune.ui import language
 from tengtune.ui.lists import size
 
 LOW_MEMORY = 8 * 10**9
@@ -15,15 +16,15 @@ LOW_DISK = 10 * 10**9
 def check(case: Case) -> Iterator[Finding]:
     """All of it."""
     machine = case.host.machine
-    yield ok(
-        "doctor.machine",
-        system=machine.system or "?",
-        cpu=machine.cpu or "?",
-        cores=machine.cores or "?",
-        arch=machine.arch or "?",
-        glibc=machine.glibc or "?",
-        python=case.host.python.version or "?",
-    )
+    parts: list[str] = [each for each in (machine.system, machine.cpu) if each]
+    parts += [language.say("doctor.cores", count=machine.cores)] if machine.cores else []
+    parts += [machine.arch] if machine.arch else []
+    named = {"glibc": machine.glibc, "Python": case.host.python.version}
+    parts += [f"{name} {version}" for name, version in named.items() if version]
+    if parts:
+        yield ok("doctor.machine", parts=language.say("doctor.comma").join(parts))
+    else:
+        yield unknown("doctor.machine_unread")
     if machine.memory is None or machine.available is None:
         yield unknown("doctor.memory_unread")
     else:

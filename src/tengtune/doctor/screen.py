@@ -15,16 +15,18 @@ ORDER: tuple[Level, ...] = ("block", "warn", "unknown", "ok")
 _COLOURS = {"block": "\033[31m", "warn": "\033[33m", "unknown": "\033[35m", "ok": "\033[32m"}
 
 
-def text(case: Case, findings: Sequence[Finding], colour: bool) -> str:
-    """The cards, then the findings, the worst first, then the verdict."""
-    lines = _table([_row(case, card) for card in case.host.cards])
+def text(case: Case, findings: Sequence[Finding], colour: bool, quiet: bool = False) -> str:
+    """The cards, then the findings, the worst first, then the verdict. quiet: without cards and
+    what is well."""
+    shown = [each for each in findings if not quiet or each.level != "ok"]
+    lines = [] if quiet else _table([_row(case, card) for card in case.host.cards])
     if lines:
         lines.append("")
     tags: dict[str, str] = language.lookup("doctor.levels")
     width = max(map(columns, tags.values()))
-    for finding in sorted(findings, key=lambda each: ORDER.index(each.level)):
+    for finding in sorted(shown, key=lambda each: ORDER.index(each.level)):
         lines += _finding(finding, tags[finding.level], width, colour)
-    return "\n".join([*lines, "", verdict(findings)])
+    return "\n".join([*lines, *([""] if lines else []), verdict(findings)])
 
 
 def verdict(findings: Sequence[Finding]) -> str:

@@ -1,9 +1,9 @@
 """Taking out of texts what is nobody else's business: secrets, and the names and addresses of people, hosts
 and networks. What was alike before is alike after, so that texts can still be compared.
 
-Addresses become other addresses. Two that share their first n bits share n bits afterwards, and no more: what
-is in one subnet stays in one (J. Xu et al., "Prefix-preserving IP address anonymization", 2002). The key is
-made anew for each Mask and kept nowhere.
+Addresses become other addresses of the same kind: a private one stays private. Two that share their first n bits
+share n bits afterwards, and no more: what is in one subnet stays in one (J. Xu et al., "Prefix-preserving IP
+address anonymization", 2002). The key is made anew for each Mask and kept nowhere.
 """
 
 from __future__ import annotations
@@ -25,6 +25,9 @@ _BEGINS = r"(?:(?<![^\W_])|(?<=%[0-9A-F]{2})|(?<=\\[nrt]))"
 _SHORTEST_SECRET = 6
 _SHORTEST_NAME = 2
 _LONGEST_SIX = 64
+
+_KINDS = [ipaddress.ip_network(each) for each in ("172.16.0.0/12", "192.168.0.0/16", "169.254.0.0/16")]
+"""Networks for a purpose; those of eight bits are kept as the first eight of every address are."""
 
 
 class Mask:
@@ -176,8 +179,18 @@ class Mask:
         for i in range(width):
             prefix = (1 << i | bits >> (width - i)).to_bytes(size, "big")
             flip = hashlib.blake2b(prefix, key=self._key, digest_size=1).digest()[0] & 1
+            flip = 0 if _tells_the_kind(width, i, bits >> (width - i)) else flip
             out = out << 1 | (bits >> (width - 1 - i) & 1) ^ flip
         return str(type(address)(out))
+
+
+def _tells_the_kind(width: int, length: int, prefix: int) -> bool:
+    """Whether the bit behind these first `length` bits decides what kind of address it is (private, of the
+    link, of groups), which stays."""
+    if length < (8 if width == 32 else 16):
+        return True
+    nets = (net for net in _KINDS if net.max_prefixlen == width and net.prefixlen > length)
+    return any(int(net.network_address) >> (width - length) == prefix for net in nets)
 
 
 def _forms(value: str) -> Iterator[str]:
