@@ -281,7 +281,8 @@ def test_another_machine_need_not_be_like_this_one(
     assert code == 0, err
     assert "-910b-" in out
     assert "for machines of aarch64, x86_64" in err
-    assert "driver that is not known" in err
+    assert "driver unknown" in err
+    assert "wants 25.2, 25.3, 25.5, 25.7, 26.0, 26.1, 26.2" in err
 
 
 @pytest.mark.parametrize("lang", ["en", "zh"])
@@ -291,8 +292,29 @@ def test_no_question_mark_stands_for_what_is_not_known(
     monkeypatch.setenv("TENGTUNE_LANG", lang)
     a_run(tmp_path, model="../base model", data="../数据/a.json")
     code, _, err = tengtune("--cards", "0", "--chip", "910", "-s", "backend=mindspore")
-    assert (code, "docker.image_unknown" in err) == (2, True)
+    assert (code, "docker.backend_unknown" in err) == (2, True)
     assert "?" not in err
+
+
+def test_a_driver_that_is_named_chooses_the_image(tengtune: Cli) -> None:
+    code, out, err = tengtune("--cards", "0-7", "--chip", "A2", "--driver", "24.1.RC3")
+    assert (code, "cann:8.2.rc1-910b-" in out, "the host's driver is not known" in err) == (0, True, False)
+    code, out, err = tengtune("--cards", "0-7", "--chip", "A2", "--driver", "23.0.3")
+    assert (code, out, "docker.image_unknown" in err) == (2, "", True)
+    assert "take these drivers: 25.2, " in err
+
+
+@pytest.mark.parametrize(("cards", "code"), [("0-7", 0), ("0-16", 2), ("8", 2)])
+def test_cards_that_a_product_has(cards: str, code: int, tengtune: Cli) -> None:
+    found, _, err = tengtune("--cards", cards, "--chip", "Atlas 800T A2")
+    assert (found, "docker.no_slot" in err) == (code, code != 0)
+    assert tengtune("--cards", cards, "--chip", "A2")[0] == 0
+
+
+@pytest.mark.parametrize(("chip", "bare"), [("910A", False), ("910b4", False), ("910b", True)])
+def test_the_note_on_910b_is_for_whoever_wrote_it(chip: str, bare: bool, tengtune: Cli) -> None:
+    _, _, err = tengtune("--cards", "0", "--chip", chip)
+    assert ("without a digit" in err) == bare
 
 
 @pytest.mark.parametrize(
@@ -301,7 +323,7 @@ def test_no_question_mark_stands_for_what_is_not_known(
         ("a100", "docker.not_ascend", 2),
         ("cpu", "docker.not_ascend", 2),
         ("310P3", "plan.no_training", 3),
-        ("910x", "plan.unknown_hardware", 2),
+        ("910x", "docker.chip_unlisted", 2),
     ],
 )
 def test_cards_that_have_no_image(text: str, code: str, exit_code: int, tengtune: Cli) -> None:

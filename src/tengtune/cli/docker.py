@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
+import re
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
 @click.argument("run", required=False, type=FOLDER)
 @click.option("--cards", metavar="LIST", help="cli.opt_docker_cards")
 @click.option("--chip", metavar="NAME", help="cli.opt_chip")
+@click.option("--driver", metavar="VERSION", help="cli.opt_driver")
 @click.option("-i", "--image", help="cli.opt_image")
 @click.option("-n", "--name", help="cli.opt_container")
 @click.option("--user", metavar="UID:GID", help="cli.opt_user")
@@ -35,18 +38,19 @@ if TYPE_CHECKING:
 @click.option("-q", "--quiet", is_flag=True, help="cli.opt_quiet")
 @click.option("--json", "as_json", is_flag=True, help="cli.opt_json")
 def command(
-    run: Path | None, cards: str | None, chip: str | None, image: str | None, name: str | None,
-    user: str | None, compose: bool, explain: bool, like: str | None, checkpoint: str | None,
-    overrides: tuple[str, ...], quiet: bool, as_json: bool,
+    run: Path | None, cards: str | None, chip: str | None, driver: str | None, image: str | None,
+    name: str | None, user: str | None, compose: bool, explain: bool, like: str | None,
+    checkpoint: str | None, overrides: tuple[str, ...], quiet: bool, as_json: bool,
 ) -> None:  # fmt: skip
     """The docker command of a container for this run."""
     from tengtune import recipe as recipes
+    from tengtune.cluster import card_list
     from tengtune.docker import images, render
     from tengtune.docker import machine as machines
 
     console = make_console(quiet, as_json)
     if like is not None:
-        if run or cards or chip or user or compose or explain or overrides:
+        if run or cards or chip or driver or user or compose or explain or overrides:
             raise misused("docker.like_alone")
         _reference(like, image, checkpoint, name, console)
         return
@@ -59,9 +63,14 @@ def command(
     if chip is not None:
         named, chip = chip, images.generation(chip)
         if chip.lower() != named.lower():
-            console.say("docker.chip_meant", named=named, chip=chip)
+            bare = chip == "A2" and re.search(r"910b(?![0-9])", named.lower())
+            console.say("docker.chip_bare" if bare else "docker.chip_meant", named=named, chip=chip)
+        if cards is not None:
+            images.check_slots(card_list.parse(cards)[0], named)
     recipe = recipes.load(run, overrides) if run else None
     machine = machines.look()
+    if driver is not None:
+        machine = replace(machine, driver=driver.lower())
     if image is None:
         image = _image(chip or machine.chip, recipe, machine, console)
     container = _container(recipe, image, name, user, cards, machine, console)
@@ -137,9 +146,11 @@ def _image(chip: str | None, recipe: Recipe | None, machine: Machine, console: C
         cann=image.cann,
         machines=joined(image.machines),
         chip=chip,
-        backend=backend,
+        backend=images.NAMES[backend],
         driver=images.driver_of(machine),
     )
+    if machine.driver is None:
+        console.warn("docker.any_driver", cann=image.cann, drivers=", ".join(image.drivers).upper())
     if image.install:
         console.say("docker.install", packages=image.install)
     return image.name

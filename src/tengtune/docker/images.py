@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tengtune.docker.machine import Machine
@@ -11,19 +12,21 @@ from tengtune.ui import language
 from tengtune.ui.lists import joined
 from tengtune.ui.problems import Problem
 
+NAMES = {"torch": "PyTorch", "mindspore": "MindSpore"}
 CHIPS = ("910", "A2", "A3")
 """Generations that train; 910B with a digit is A2, without one 910."""
 
 
 @dataclass(frozen=True)
 class Image:
-    """An image with what is known of it: its CANN, the machines it is for, and what must be installed in it
-    ("": nothing)."""
+    """An image with what is known of it: its CANN, the machines it is for, what must be installed in it ("":
+    nothing), and the drivers that its CANN is published for."""
 
     name: str
     cann: str
     machines: tuple[str, ...]
     install: str
+    drivers: tuple[str, ...] = ()
 
 
 def choose(chip: str | None, backend: str, machine: Machine) -> Image:
@@ -37,22 +40,19 @@ def choose(chip: str | None, backend: str, machine: Machine) -> Image:
     known = [row for row in read("images")["images"] if (row["chip"], row["backend"]) == (chip, backend)]
     for row in known:
         if machine.architecture in (None, *row["machines"]) and _fits(machine.driver, row["drivers"]):
-            return Image(row["image"], str(row["cann"]), tuple(row["machines"]), row["install"])
-    raise Problem(
-        "docker.image_unknown",
-        where=where,
-        chip=chip,
-        backend=backend,
-        machine=machine.architecture or language.say("docker.any_machine"),
-        driver=driver_of(machine),
-    )
+            fixed = (row["image"], str(row["cann"]), tuple(row["machines"]), row["install"])
+            return Image(*fixed, tuple(row["drivers"]))
+    if not known:
+        raise Problem("docker.backend_unknown", where=where, chip=chip, backend=NAMES[backend])
+    drivers = ", ".join(dict.fromkeys(each.upper() for row in known for each in row["drivers"]))
+    values = {"chip": chip, "backend": NAMES[backend], "drivers": drivers}
+    raise Problem("docker.image_unknown", where=where, **values, driver=driver_of(machine))
 
 
 def driver_of(machine: Machine) -> str:
-    """The driver in a sentence."""
-    if machine.driver is None:
-        return language.say("docker.driver_unknown")
-    return language.say("docker.driver", version=machine.driver)
+    """The driver, and the machine type where it is known."""
+    driver = language.say("docker.driver_unknown") if machine.driver is None else machine.driver
+    return f"{driver} ({machine.architecture})" if machine.architecture else driver
 
 
 def generation(text: str) -> str:
@@ -60,10 +60,24 @@ def generation(text: str) -> str:
     listed, and for what is no Ascend card that trains."""
     if (short := text.strip().upper()) in CHIPS:
         return short
-    found = hardware.find(text)
+    try:
+        found = hardware.find(text)
+    except Problem as problem:
+        if problem.code != "plan.unknown_hardware":
+            raise
+        raise Problem("docker.chip_unlisted", where=f"--chip {text}", chips=", ".join(CHIPS)) from problem
     if found.generation is None:
         raise Problem("docker.not_ascend", where=f"--chip {text}", chips=joined(CHIPS))
     return found.generation
+
+
+def check_slots(cards: Sequence[int], text: str) -> None:
+    """Problem for a card's number that a server which --chip names as a product does not have."""
+    slots = None if text.strip().upper() in CHIPS else hardware.find(text).count
+    beyond = [card for card in cards if slots is not None and slots > 1 and card >= slots]
+    if beyond:
+        values = {"missing": ", ".join(map(str, beyond)), "last": (slots or 1) - 1}
+        raise Problem("docker.no_slot", where="--cards", product=text.strip(), **values)
 
 
 def _fits(driver: str | None, versions: list[str]) -> bool:

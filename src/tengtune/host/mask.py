@@ -1,9 +1,9 @@
 """Taking out of texts what is nobody else's business: secrets, and the names and addresses of people, hosts
 and networks. What was alike before is alike after, so that texts can still be compared.
 
-Addresses become other addresses of the same kind: a private one stays private. Two that share their first n bits
-share n bits afterwards, and no more: what is in one subnet stays in one (J. Xu et al., "Prefix-preserving IP
-address anonymization", 2002). The key is made anew for each Mask and kept nowhere.
+Addresses become other addresses of the same kind: a private one stays private. Two that share their first n
+bits share n bits afterwards, and no more: what is in one subnet stays in one (J. Xu et al.,
+"Prefix-preserving IP address anonymization", 2002). The key is made anew for each Mask and kept nowhere.
 """
 
 from __future__ import annotations
