@@ -150,7 +150,7 @@ def _image(chip: str | None, recipe: Recipe | None, machine: Machine, console: C
         driver=images.driver_of(machine),
     )
     if machine.driver is None:
-        console.warn("docker.any_driver", cann=image.cann, drivers=", ".join(image.drivers).upper())
+        console.warn("docker.any_driver", cann=image.cann, drivers=joined(image.drivers).upper())
     if image.install:
         console.say("docker.install", packages=image.install)
     return image.name

@@ -173,7 +173,7 @@ def _frame(found: dict[str, Any], table: Table) -> Iterator[Fault]:
     numbers = {key for key in ("device_id", "rank_id") for each in devices if isinstance(each[key], int)}
     numbers |= {"server_count"} if isinstance(count, int) else set()
     if numbers:
-        yield Fault("ranktable.numbers", True, {"keys": ", ".join(sorted(numbers))})
+        yield Fault("ranktable.numbers", True, {"keys": joined(sorted(numbers))})
     if found["version"] == "1.2":
         yield from _super_pods(found, table)
 
@@ -219,7 +219,7 @@ def faults(table: Table) -> Iterator[Fault]:
         yield Fault("ranktable.ranks", True, {"count": len(devices), "last": len(devices) - 1})
     sizes = {server.name: len(server.devices) for server in table}
     if len(set(sizes.values())) > 1:
-        told = ", ".join(f"{name}: {size}" for name, size in sizes.items())
+        told = joined(f"{name}: {size}" for name, size in sizes.items())
         yield Fault("ranktable.uneven", False, {"sizes": told})
     for server in table:
         yield from _faults_of(server, alone=len(table) == 1)
@@ -233,7 +233,7 @@ def _faults_of(server: Server, alone: bool) -> Iterator[Fault]:
             yield Fault("ranktable.server_card_twice", True, {**name, "card": card})
     own = [str(d.card) for d in server.devices if d.address and d.address == server.name]
     if own:
-        yield Fault("ranktable.servers_own", True, {**name, "cards": ", ".join(own)})
+        yield Fault("ranktable.servers_own", True, {**name, "cards": joined(own)})
     lacking = [str(d.card) for d in server.devices if d.address is None]
     if lacking:
         yield Fault("ranktable.no_address", not alone, {**name, "cards": joined(lacking)})

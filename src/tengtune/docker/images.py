@@ -44,7 +44,7 @@ def choose(chip: str | None, backend: str, machine: Machine) -> Image:
             return Image(*fixed, tuple(row["drivers"]))
     if not known:
         raise Problem("docker.backend_unknown", where=where, chip=chip, backend=NAMES[backend])
-    drivers = ", ".join(dict.fromkeys(each.upper() for row in known for each in row["drivers"]))
+    drivers = joined(dict.fromkeys(each.upper() for row in known for each in row["drivers"]))
     values = {"chip": chip, "backend": NAMES[backend], "drivers": drivers}
     raise Problem("docker.image_unknown", where=where, **values, driver=driver_of(machine))
 
@@ -65,7 +65,7 @@ def generation(text: str) -> str:
     except Problem as problem:
         if problem.code != "plan.unknown_hardware":
             raise
-        raise Problem("docker.chip_unlisted", where=f"--chip {text}", chips=", ".join(CHIPS)) from problem
+        raise Problem("docker.chip_unlisted", where=f"--chip {text}", chips=joined(CHIPS)) from problem
     if found.generation is None:
         raise Problem("docker.not_ascend", where=f"--chip {text}", chips=joined(CHIPS))
     return found.generation
@@ -76,7 +76,7 @@ def check_slots(cards: Sequence[int], text: str) -> None:
     slots = None if text.strip().upper() in CHIPS else hardware.find(text).count
     beyond = [card for card in cards if slots is not None and slots > 1 and card >= slots]
     if beyond:
-        values = {"missing": ", ".join(map(str, beyond)), "last": (slots or 1) - 1}
+        values = {"missing": joined(map(str, beyond)), "last": (slots or 1) - 1}
         raise Problem("docker.no_slot", where="--cards", product=text.strip(), **values)
 
 
