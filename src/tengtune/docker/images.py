@@ -45,8 +45,14 @@ def choose(chip: str | None, backend: str, machine: Machine) -> Image:
     if not known:
         raise Problem("docker.backend_unknown", where=where, chip=chip, backend=NAMES[backend])
     drivers = joined(dict.fromkeys(each.upper() for row in known for each in row["drivers"]))
-    values = {"chip": chip, "backend": NAMES[backend], "drivers": drivers}
-    raise Problem("docker.image_unknown", where=where, **values, driver=driver_of(machine))
+    raise Problem(
+        "docker.image_unknown",
+        where=where,
+        chip=chip,
+        backend=NAMES[backend],
+        drivers=drivers,
+        driver=driver_of(machine),
+    )
 
 
 def driver_of(machine: Machine) -> str:
@@ -76,8 +82,8 @@ def check_slots(cards: Sequence[int], text: str) -> None:
     slots = None if text.strip().upper() in CHIPS else hardware.find(text).count
     beyond = [card for card in cards if slots is not None and slots > 1 and card >= slots]
     if beyond:
-        values = {"missing": joined(map(str, beyond)), "last": (slots or 1) - 1}
-        raise Problem("docker.no_slot", where="--cards", product=text.strip(), **values)
+        missing, last = joined(map(str, beyond)), (slots or 1) - 1
+        raise Problem("docker.no_slot", where="--cards", product=text.strip(), missing=missing, last=last)
 
 
 def _fits(driver: str | None, versions: list[str]) -> bool:
