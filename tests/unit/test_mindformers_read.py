@@ -9,6 +9,7 @@ import pytest
 import yaml
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
+from tests.mindrecord_lab import compose as compose_records
 
 from tengtune import capabilities
 from tengtune.mindformers import compose
@@ -94,6 +95,21 @@ def test_records_as_they_are_have_no_policy(tmp_path: Path) -> None:
         assert "data.policy" not in of_records.values
     at = "train_dataset__data_loader__dataset_dir"
     assert "read_as_stored" in names(read(changed(tmp_path, **{at: "/data/x.mindrecord"})))
+
+
+def test_rows_are_as_long_as_the_records_that_are_there(tmp_path: Path) -> None:
+    """The file's 1024 would leave rows of 128 ids nearly empty, and cut records of 1025."""
+    for ids in (128, 1025):
+        data = tmp_path / f"of_{ids}.mindrecord"
+        compose_records(data, [dict.fromkeys(("input_ids", "labels"), [5] * ids)])
+        reading = read(FIXTURES / "run_qwen_7b.yaml", data)
+        assert reading.values["data.seq_len"] == ids
+        assert [each.own for each in reading.taken if each.ours == "data.seq_len"] == [ids]
+        assert "read_as_recorded" in names(reading)
+        assert "read_as_stored" not in names(reading)
+        at = "train_dataset__data_loader__dataset_dir"
+        recipe, _ = imported(changed(tmp_path, **{at: str(data)}), tmp_path)
+        assert recipe.data.seq_len == ids
 
 
 def test_a_key_that_nobody_knows_is_told(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ import pytest
 import yaml
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
+from tests.mindrecord_lab import compose as compose_records
 
 from tengtune.mindformers import commands, compose, hardware, losses, table, write
 from tengtune.mindformers.notes import Note
@@ -505,6 +506,37 @@ def test_a_mindrecord_is_taken_as_it_is(family: str, form: Any, models: Path) ->
     assert not {"trap_labels_new", "trap_labels_qwen1"} & told(work)
     with pytest.raises(Problem, match=r"mindformers\.records_and_more"):
         commands.script(job(models, family, form, data=["x.mindrecord", "a.json"]))
+
+
+@pytest.mark.parametrize("label", ["labels", "target_ids"])
+@pytest.mark.parametrize(("family", "form"), [("qwen1", "r1.0"), ("qwen1", "new"), ("qwen2", "new")])
+def test_a_mindrecord_s_columns_and_length_are_the_yaml_s(
+    family: str, form: Any, label: str, models: Path
+) -> None:
+    """mindformers looks for the columns by name, and trains [:-1] against [1:]: records of 40 are 39 long."""
+    names = ("input_ids", label, "attention_mask")
+    compose_records(models / "forty.mindrecord", [dict.fromkeys(names, [5] * 40)] * 2)
+    work = job(models, family, form, data={"files": "forty.mindrecord", "seq_len": 512})
+    tree = tuning(work)
+    assert tree["train_dataset"]["input_columns"] == list(names)
+    assert tree["train_dataset_task"]["dataset_config"]["input_columns"] == list(names)
+    assert tree["model"]["model_config"]["seq_length"] == 39
+    assert "lose_length" in told(work)
+    assert "trap_unread" not in told(work)
+    assert "trap_unread" in told(job(models, family, form, data="not-yet.mindrecord"))
+
+
+def test_records_without_a_mask_or_of_several_lengths(models: Path) -> None:
+    pair = ("input_ids", "labels")
+    compose_records(models / "bare.mindrecord", [dict.fromkeys(pair, [5] * 9)])
+    work = job(models, "qwen2", data="bare.mindrecord")
+    assert tuning(work)["train_dataset"]["input_columns"] == list(pair)
+    compose_records(models / "odd.mindrecord", [dict.fromkeys(pair, [5] * n) for n in (9, 7)])
+    with pytest.raises(Problem, match=r"mindformers\.uneven_records"):
+        job(models, "qwen2", data="odd.mindrecord")
+    compose_records(models / "none.mindrecord", [dict.fromkeys(("input_ids", "attention_mask"), [5] * 9)])
+    with pytest.raises(Problem, match=r"mindrecord\.no_column"):
+        job(models, "qwen2", data="none.mindrecord")
 
 
 def test_auto_is_a_type_the_run_s_back_end_has(models: Path) -> None:

@@ -71,6 +71,21 @@ class _Batch:
         )
 
 
+def columns_of(file: MindRecord) -> list[str]:
+    """The names of a MindRecord's ids, labels and, where it has one, mask. Problem without ids or labels."""
+    label = TARGETS if TARGETS in file.columns and LABELS not in file.columns else LABELS
+    columns = [IDS, label, *([MASK] if MASK in file.columns else [])]
+    file.require(columns)
+    return columns
+
+
+def lengths_of(file: MindRecord) -> tuple[int, int]:
+    """How many ids its records hold, padding included: the fewest, the most; zeros where there is none."""
+    file.require([IDS])
+    lengths = {len(ids) for (ids,) in file.rows([IDS])} or {0}
+    return min(lengths), max(lengths)
+
+
 class Recorded:
     """The records of a MindRecord as documents of at most `seq_len` tokens. There are no turns, so that a
     longer one is cut where a conversation would be split.
@@ -82,9 +97,8 @@ class Recorded:
         """Problem when a column is not there."""
         self.file, self.vocabulary, self.seq_len, self.too_long = file, vocabulary, seq_len, too_long
         self.records, self.bytes = file.records, file.bytes
-        self.label = TARGETS if TARGETS in file.columns and LABELS not in file.columns else LABELS
-        self.columns = [IDS, self.label, *([MASK] if MASK in file.columns else [])]
-        file.require(self.columns)
+        self.columns = columns_of(file)
+        self.label = self.columns[1]
 
     def read(self, name: str, advance: Callable[[int], None] = lambda count: None) -> Iterator[Rendered]:
         """The documents in batches; `name` goes into faults, `advance` is told how many bytes were read.

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from tengtune import capabilities
-from tengtune.data.mindrecord import first_shard, is_mindrecord
+from tengtune.data.mindrecord import MindRecord, first_shard, is_mindrecord
+from tengtune.data.recorded import lengths_of
 from tengtune.mindformers import adapters, table
 from tengtune.mindformers.codecs import count, flag, number, rounded
 from tengtune.mindformers.reading import Reading, shown
@@ -203,7 +204,21 @@ def _records(reading: Reading) -> None:
         reading.take("data.files", [place], "train_dataset.data_loader.dataset_dir")
     data = reading.data or (Path(place) if place.startswith("/") else None)
     if data is not None and is_mindrecord(first_shard(data)):
+        if first_shard(data).is_file() and _lengthened(reading, MindRecord(first_shard(data))):
+            return
         reading.note("changed", "train_dataset", "read_as_stored", length=reading.values["data.seq_len"])
         return
     reading.values["data.policy"] = "qwen" if qwen1 else "assistant"
     reading.note("changed", "train_dataset", "read_records_qwen1" if qwen1 else "read_records_new")
+
+
+def _lengthened(reading: Reading, file: MindRecord) -> bool:
+    """Take data.seq_len of the records there are, so that none is cut and no row is longer than they; False
+    where there is none. Theirs is one less than a record holds, and mindformers reads no other."""
+    _, most = lengths_of(file)
+    if most:
+        said = reading.values["data.seq_len"]
+        reading.taken = [each for each in reading.taken if each.ours != "data.seq_len"]
+        reading.take("data.seq_len", most, f"{_MODEL}.seq_length")
+        reading.note("changed", "train_dataset", "read_as_recorded", length=most, said=said)
+    return most > 0

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from tengtune.mindformers.codecs import plain, rounded
 from tengtune.mindformers.notes import Note
 from tengtune.mindformers.write import SAVE_EVERY, Job
+from tengtune.ui.lists import joined
 
 
 def notes(work: Job) -> list[Note]:
@@ -19,6 +20,11 @@ def _data(work: Job) -> Iterator[Note]:
     data, qwen1 = work.recipe.data, work.spec.family == "qwen1"
     if not work.given and (not qwen1 or data.policy == "assistant"):  # of a MindRecord the labels are fixed
         yield Note("trap", "data.policy", "trap_labels_qwen1" if qwen1 else "trap_labels_new")
+    if work.columns:
+        values: dict[str, object] = {"columns": joined(work.columns), "ids": data.seq_len + 1}
+        yield Note("changed", "data.seq_len", "lose_length", {**values, "length": data.seq_len})
+    elif work.given:
+        yield Note("trap", "data.files", "trap_unread", {"length": data.seq_len, "ids": data.seq_len + 1})
     if data.pack:
         yield Note("none", "data.pack", "lose_pack")
     if data.heldout:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 from pathlib import Path
 from typing import Any, Literal, cast
 
 import yaml
 
-from tengtune.data.mindrecord import first_shard, is_mindrecord
+from tengtune.data.mindrecord import MindRecord, first_shard, is_mindrecord
+from tengtune.data.recorded import columns_of, lengths_of
 from tengtune.mindformers import adapters, table
 from tengtune.mindformers.codecs import CODECS, rounded
 from tengtune.mindformers.hardware import Hardware
@@ -36,13 +37,18 @@ several cards (rank_0/*.ckpt), and what mindformers writes."""
 
 @dataclass(frozen=True)
 class Job:
-    """What is exported: the run, its model, the release's form, the cards, the folder to write to."""
+    """What is exported: the run, its model, the release's form, the cards, the folder to write to.
+
+    columns: what the MindRecord calls its ids and labels, where it is there already; data.seq_len is then one
+    less than its records hold.
+    """
 
     recipe: Recipe
     spec: ModelSpec
     form: Form
     hardware: Hardware
     folder: Path
+    columns: tuple[str, ...] = ()
 
     @property
     def skeleton(self) -> str:
@@ -103,7 +109,8 @@ class Job:
 
 
 def job(recipe: Recipe, spec: ModelSpec, form: Form | None, hardware: Hardware, folder: Path) -> Job:
-    """Problem for a model, a type or a batch that the form or the cards do not have."""
+    """Problem for a model, a type or a batch that the form or the cards do not have, and for records that
+    mindformers cannot read."""
     if spec.family == "qwen3":
         raise Problem("mindformers.qwen3", where=recipe.model_folder)
     if form == "r1.0" and spec.family != "qwen1":
@@ -116,7 +123,24 @@ def job(recipe: Recipe, spec: ModelSpec, form: Form | None, hardware: Hardware, 
     if train.global_batch % (train.micro_batch * hardware.ranks):
         values = {"batch": train.global_batch, "micro": train.micro_batch, "ranks": hardware.ranks}
         raise Problem("mindformers.batch", where=recipe.file, **values)
-    return made
+    return _as_recorded(made)
+
+
+def _as_recorded(work: Job) -> Job:
+    """With the columns and the length of the MindRecord that is the data already, where it can be read yet.
+    mindformers trains [:-1] against [1:], so that its seq_length is one less than all records hold."""
+    place = work.given and first_shard(work.given)
+    if not (place and place.is_file()):
+        return work
+    file = MindRecord(place)
+    fewest, most = lengths_of(file)
+    if not most:
+        raise Problem("data.no_records", where=place)
+    if fewest < most:
+        raise Problem("mindformers.uneven_records", where=place, fewest=fewest, most=most)
+    data = work.recipe.data.model_copy(update={"seq_len": most - 1})
+    recipe = work.recipe.model_copy(update={"data": data})
+    return replace(work, recipe=recipe, columns=tuple(columns_of(file)))
 
 
 def trees(work: Job) -> dict[str, Tree]:
@@ -197,7 +221,9 @@ def _learning(work: Job) -> dict[str, Any]:
 def _machine(work: Job) -> dict[str, Any]:
     """Places, cards and their memory."""
     ranks = work.hardware.ranks
+    columns = {"train_dataset.input_columns": list(work.columns)} if work.columns else {}
     return {
+        **columns,
         "output_dir": str(work.folder / OUTPUT),
         "load_checkpoint": str(work.checkpoint),
         "auto_trans_ckpt": ranks > 1,
