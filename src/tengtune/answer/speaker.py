@@ -11,6 +11,7 @@ from typing import Literal
 from tengtune.answer import choice
 from tengtune.answer.ending import StopText, loop
 from tengtune.backends.base import Asked, Backend, Sampling, open_backend
+from tengtune.data.system import system_of_run
 from tengtune.models import spec as specs
 from tengtune.recipe import Recipe
 from tengtune.text import chatml
@@ -176,14 +177,14 @@ def open_speaker(recipe: Recipe, folder: Path, settings: Settings) -> Speaker:
     with the folder."""
     tokenizer = open_tokenizer(folder)
     template = of_folder(folder, specs.from_folder(folder).family, tokenizer)
-    system = recipe.data.system if settings.system is None else settings.system
+    system = settings.system
     sampling, origin = choice.choose(folder, settings.sampling, settings.seed)
     return Speaker(
         folder=folder,
         backend=open_backend(recipe, folder, trainable=False),
         tokenizer=tokenizer,
         template=template,
-        system=chatml.default_system(system, recipe.data.policy, template),
+        system=system_of_run(recipe, tokenizer, template) if system is None else system,
         max_new_tokens=settings.max_new_tokens or recipe.output.max_new_tokens,
         stops=settings.stops,
         sampling=sampling,

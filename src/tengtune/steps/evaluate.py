@@ -15,6 +15,7 @@ from typing import Any
 from tengtune import files
 from tengtune.backends.base import open_backend
 from tengtune.data.store import Store, open_store
+from tengtune.data.system import system_of_run
 from tengtune.engine import Result, read_record
 from tengtune.evaluate.examiner import Examiner
 from tengtune.evaluate.forgetting import Judgement, general_questions, judge, wording
@@ -24,7 +25,6 @@ from tengtune.evaluate.score import Comparison, mark_all, pieces
 from tengtune.models import spec as specs
 from tengtune.recipe import Recipe
 from tengtune.report.verdict import too_little
-from tengtune.text import chatml
 from tengtune.text.template import of_folder
 from tengtune.text.tokenizer import open_tokenizer
 from tengtune.train.fit import heldout_loss
@@ -156,7 +156,7 @@ def _score(
     loss, tokens = (None, 0) if store is None else heldout_loss(backend, store, recipe.train.micro_batch)
     tokenizer = open_tokenizer(recipe.model_folder)
     template = of_folder(recipe.model_folder, backend.spec.family, tokenizer)
-    system = chatml.default_system(recipe.data.system, recipe.data.policy, template)
+    system = system_of_run(recipe, tokenizer, template)
     examiner = Examiner(backend, tokenizer, system, template)
     with console.progress(pieces(sets), title) as bar:
         marks = mark_all(examiner, sets, bar.update)

@@ -14,6 +14,7 @@ from tengtune.answer import batch
 from tengtune.answer.speaker import Settings, open_speaker
 from tengtune.backends.base import Asked, Backend, open_backend
 from tengtune.data.store import Store, open_store
+from tengtune.data.system import system_of_run
 from tengtune.engine import Result, fingerprint
 from tengtune.lock import beside, held
 from tengtune.models import spec as specs
@@ -144,7 +145,7 @@ def _prompt(recipe: Recipe, tokenizer: Tokenizer, question: str) -> list[int]:
     """The question as the model was taught to be asked; one that can think is to answer at once."""
     family = specs.from_folder(recipe.model_folder).family
     template = of_folder(recipe.model_folder, family, tokenizer)
-    system = chatml.default_system(recipe.data.system, recipe.data.policy, template)
+    system = system_of_run(recipe, tokenizer, template)
     return chatml.prompt([Message("user", question)], tokenizer, system, template, enable_thinking=False)
 
 
