@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -80,3 +81,28 @@ def test_under_policy_qwen_the_rows_are_the_references(
     for place, name in enumerate(COLUMNS):
         found = [row[place].tolist() for row in MindRecord(tmp_path / "b.mindrecord").rows(COLUMNS)]
         np.testing.assert_array_equal(found, expected[name][kept], err_msg=name)
+
+
+@pytest.mark.parametrize("page", ["README.md", "README.zh.md"])
+def test_readme_s_command_in_the_reference_s_place_makes_its_rows(
+    page: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The line as it stands there, but for the files and the length; what the table names is in it, and the
+    run file beside it reads records to their last id."""
+    text = (GOLDEN.parents[2] / page).read_text("utf-8")
+    (line,) = re.findall(r"^tengtune (data convert .*--to mindrecord.*)$", text, re.MULTILINE)
+    (named,) = re.findall(r"qwen_preprocess\.py .*`tengtune (data convert [^`]*)`", text)
+    words = line.split()
+    assert f" {' '.join(named.split()[2:])} " in line
+    length = words[words.index("--seq-len") + 1]
+    assert f"files: {words[-1]}, seq_len: {int(length) + 1}," in text
+    out, model = tmp_path / "a.mindrecord", qwen1_model(tmp_path / "model")
+    put = {
+        "chats.json": GOLDEN / "input.json",
+        "chat-model": model,
+        length: 64,
+        "chats.mindrecord": out,
+    }
+    code, *_ = tengtune(capsys, *(str(put.get(word, word)) for word in words))
+    assert code == 0
+    assert rows_of(out) == rows_of(unpack("qwen.mindrecord.tar.xz", tmp_path / "theirs"))
