@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from tests import tiny
 from tests.cli.test_data_cli import events, tengtune
+from tests.mindrecord_lab import compose
 from tests.unit.test_data_step import CONFIG
 from tokenizers import Tokenizer
 
@@ -103,6 +104,12 @@ def test_one_unreadable_file_does_not_hide_the_others(tmp_path: Path, capsys: Ca
 def test_a_file_that_cannot_be_read_brings_no_sums(tmp_path: Path, capsys: Capture) -> None:
     code, out, err = tengtune(capsys, "data", "check", "nosuch.json")
     assert (code, out.strip(), "io.not_found" in err) == (2, "", True)
+    tiny.tiny_tokenizer(tmp_path / "model")
+    (tmp_path / "model" / "config.json").write_text(json.dumps(CONFIG), "utf-8")
+    compose(tmp_path / "x.mindrecord", [{"input_ids": [1, 2], "labels": [1, 2]}])
+    for name in ("nosuch.json", "x.mindrecord"):
+        code, out, err = tengtune(capsys, "data", "check", name, "--model", "model")
+        assert (code, out.strip(), "%" in err) == (2, "", False)
 
 
 def test_a_file_without_records_is_named(tmp_path: Path, capsys: Capture) -> None:

@@ -109,9 +109,10 @@ def check(
             account = check_files(reader, judge, style, told, unreadable.append, advance, renderer)
         for problem in unreadable:
             console.problem(problem)
-        rows = account.rows(seq_len or SEQ_LEN, spec.max_positions) if spec else []
-        show(console, account, reader, rows, style is not None)
         report = account.report
+        measured = len(report.all_lengths()) > 0
+        rows = account.rows(seq_len or SEQ_LEN, spec.max_positions) if spec and measured else []
+        show(console, account, reader, rows, style is not None)
         if out and report.kept:
             _fix(reader, judge, out, console)
     faulty = bool(report.dropped) or report.broken
