@@ -19,9 +19,9 @@ def on_the_cards(recipe: Recipe, there: int | None = None) -> Recipe:
     there: how many cards there are; None: this machine's.
     """
     parallel, train = recipe.parallel, recipe.train
-    if "ranks" in parallel.model_fields_set or parallel.nodes > 1 or recipe.backend == "mindspore":
+    if "ranks" in parallel.model_fields_set or parallel.nodes > 1:
         return recipe
-    count = cards.count() if there is None else there
+    count = cards.count(recipe.backend) if there is None else there
     fit = [n for n in range(1, count + 1) if train.global_batch % (train.micro_batch * n) == 0]
     ranks = max(fit, default=1)
     return recipe.model_copy(update={"parallel": parallel.model_copy(update={"ranks": ranks})})

@@ -573,6 +573,14 @@ def test_fewer_cards_than_ranks_are_told(tmp_path: Path, tengtune: Cli) -> None:
     assert "ranks" not in tengtune("--cards", "0-3", "-i", "x")[2]
 
 
+def test_cards_that_the_run_leaves_idle_are_told(tmp_path: Path, tengtune: Cli) -> None:
+    run = a_run(tmp_path)
+    for backend in ("torch", "mindspore"):
+        options = ("--cards", "0-3", "-i", "x", "-s", f"backend={backend}", "-s", "train.global_batch=8")
+        assert "of the 4 in the container" not in tengtune(str(run), *options)[2]
+        assert "takes 2 cards of the 4" in tengtune(str(run), *options, "-s", "parallel.ranks=2")[2]
+
+
 def test_every_reason_there_is_has_a_text() -> None:
     whys = ("run_file", "results", "download", "model", "data", "questions")
     whole = made(*(Mount(f"/{why}", f"/{why}", why) for why in whys))

@@ -123,7 +123,22 @@ def test_the_hub_id_that_a_folder_may_stand_for(place: Path) -> None:
         ("somebody/model-7b", "somebody/model-7b"),
     ):
         done = tengtune("predict", "--model", typed, "--prompt", "Hi", cwd=place)
-        assert f"`tengtune download {model}`" in done.stderr, done.stderr
+        folder = typed if typed.startswith("/") else f"{place}/{typed}"
+        where = [typed, folder]
+        assert any(f"`tengtune download {model} --to {to}`" in done.stderr for to in where), done.stderr
+
+
+def test_a_placeholder_is_not_taken_for_a_name(place: Path) -> None:
+    done = tengtune("train", "-s", "model.path=path/to/model", "--dry-run", cwd=place)
+    assert ("code folder.placeholder, exit 2" in done.stderr, done.returncode) == (True, 2), done.stderr
+    assert "to/model`" not in done.stderr
+
+
+def test_a_rehearsal_says_where_the_model_goes(place: Path) -> None:
+    done = tengtune("rehearse", "-s", "model.path=somebody/small-7b", cwd=place)
+    assert ("code rehearse.no_model, exit 2" in done.stderr, done.returncode) == (True, 2), done.stderr
+    assert f"tengtune download somebody/small-7b --to {place}/models/small-7b" in done.stderr
+    assert "config.json" in done.stderr
 
 
 def test_a_type_the_back_end_lacks(place: Path) -> None:

@@ -18,7 +18,7 @@ RUN = "model: m\ndata: d.json\ntrain: {global_batch: 12}\n"
 
 @pytest.fixture
 def four_cards(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cards, "count", lambda: 4)
+    monkeypatch.setattr(cards, "count", lambda backend: 4)
 
 
 @pytest.fixture
@@ -41,12 +41,30 @@ def test_cards_are_the_drivers_nodes_as_far_as_they_are_visible(
     monkeypatch.delenv(cards.VISIBLE, raising=False)
     if visible is not None:
         monkeypatch.setenv(cards.VISIBLE, visible)
-    assert cards.count(nodes(tmp_path)) == count
+    assert cards.count("torch", nodes(tmp_path)) == count
 
 
 def test_no_card_is_counted_that_torch_cannot_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    assert cards.count(nodes(tmp_path)) == 0
+    assert cards.count("auto", nodes(tmp_path)) == 0
+
+
+@pytest.mark.parametrize(
+    ("installed", "counted"),
+    [
+        ({"torch"}, {"auto": 0, "torch": 0, "mindspore": 0}),
+        ({"torch", "torch_npu"}, {"auto": 3, "torch": 3, "mindspore": 0}),
+        ({"mindspore"}, {"auto": 3, "torch": 0, "mindspore": 3}),
+        ({"torch", "mindspore"}, {"auto": 0, "torch": 0, "mindspore": 3}),
+    ],
+)
+def test_cards_are_counted_for_the_back_end_that_will_train(
+    installed: set[str], counted: dict[str, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(cards.VISIBLE, raising=False)
+    found = importlib.machinery.ModuleSpec("any", None)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: found if name in installed else None)
+    assert {name: cards.count(name, nodes(tmp_path)) for name in counted} == counted
 
 
 def ranks(folder: Path, *overrides: str, text: str = RUN) -> int:
@@ -61,7 +79,7 @@ def test_a_rank_for_each_card_that_shares_the_batch_evenly(tmp_path: Path) -> No
     assert ranks(tmp_path, "train.global_batch=7") == 1
     assert ranks(tmp_path, "train.global_batch=8", "train.micro_batch=4") == 2
     assert ranks(tmp_path, "parallel.ranks=2") == 2
-    assert ranks(tmp_path, "backend=mindspore") == 1
+    assert ranks(tmp_path, "backend=mindspore") == 4
 
 
 def test_one_rank_without_cards(tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ def test_ranks_that_would_crowd_the_machine_are_told(
     ranks: int, there: int, cores: int, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TENGTUNE_LANG", "en")
-    monkeypatch.setattr(cards, "count", lambda: there)
+    monkeypatch.setattr(cards, "count", lambda backend: there)
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(cores)))
     (tmp_path / "run.yaml").write_text(f"model: m\ndata: a.json\nparallel: {{ranks: {ranks}}}\n")
     recipe = load(tmp_path / "run.yaml")

@@ -45,6 +45,7 @@ def command(
     """The docker command of a container for this run."""
     from tengtune import recipe as recipes
     from tengtune.cluster import card_list
+    from tengtune.docker import container as containers
     from tengtune.docker import images, render
     from tengtune.docker import machine as machines
 
@@ -67,13 +68,14 @@ def command(
             console.say("docker.chip_bare" if bare else "docker.chip_meant", named=named, chip=chip)
         if cards is not None:
             images.check_slots(card_list.parse(cards)[0], named)
-    recipe = recipes.load(run, overrides) if run else None
     machine = machines.look()
     if driver is not None:
         machine = replace(machine, driver=driver.lower())
+    chosen = containers.check_cards(_cards(cards, machine, console), machine)
+    recipe = recipes.load(run, overrides, len(chosen)) if run else None
     if image is None:
         image = _image(chip or machine.chip, recipe, machine, console)
-    container = _container(recipe, image, name, user, cards, machine, console)
+    container = _container(recipe, image, name, user, chosen, machine, console)
     text = render.compose(container) if compose else render.command(container)
     if explain:
         console.say("docker.flags", text=render.explanation(container))
@@ -83,14 +85,13 @@ def command(
 
 
 def _container(
-    recipe: Recipe | None, image: str, name: str | None, user: str | None, cards: str | None,
+    recipe: Recipe | None, image: str, name: str | None, user: str | None, chosen: tuple[int, ...],
     machine: Machine, console: Console,
 ) -> Container:  # fmt: skip
     """The container; what a person should know of it is said."""
     from tengtune.docker import container as containers
     from tengtune.docker import places
 
-    chosen = containers.check_cards(_cards(cards, machine, console), machine)
     if not machine.cards:
         console.say("docker.no_host")
     host, lacking = containers.host_mounts(machine)
@@ -99,9 +100,9 @@ def _container(
     own = places.of_run(recipe) if recipe else []
     if recipe is None:
         console.say("docker.no_run")
-    elif recipe.parallel.ranks // recipe.parallel.nodes > len(chosen):
-        ranks = recipe.parallel.ranks // recipe.parallel.nodes
-        console.warn("docker.few_cards", ranks=ranks, cards=len(chosen))
+    elif (ranks := recipe.parallel.ranks // recipe.parallel.nodes) != len(chosen):
+        code = "docker.few_cards" if ranks > len(chosen) else "docker.idle_cards"
+        console.warn(code, ranks=ranks, cards=len(chosen))
     if user is None:
         console.say("docker.as_root")
     elif machine.group is None:

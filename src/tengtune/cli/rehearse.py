@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import asdict
 
 import click
@@ -30,6 +31,9 @@ def command(recipe: Recipe, console: Console) -> None:
         if problem.code != "weights.none":
             raise
         console.warn("rehearse.no_weights", folder=recipe.model_folder)
+    if recipe.to_download:
+        folder, model = recipe.model_folder, recipe.hub_model
+        raise Problem("rehearse.no_model", where=folder, model=model, folder=shlex.quote(str(folder)))
     rehearsal = Rehearsal(recipe, console)
     if rehearsal.ranks < recipe.parallel.ranks:
         console.say("rehearse.fewer_ranks", ranks=rehearsal.ranks, wanted=recipe.parallel.ranks)

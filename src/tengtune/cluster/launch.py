@@ -108,7 +108,7 @@ def plan(recipe: Recipe, console: Console, anew: bool) -> list[Start]:
     """The ranks of this machine; Problem when it is not said which machine this is, or where all meet."""
     world, nodes = recipe.parallel.ranks, recipe.parallel.nodes
     local = world // nodes
-    _tell_crowding(local, console)
+    _tell_crowding(local, cards.count(recipe.backend), console)
     node, master = _meeting(recipe, nodes)
     folder = recipe.folder / "log"
     job = {
@@ -119,7 +119,7 @@ def plan(recipe: Recipe, console: Console, anew: bool) -> list[Start]:
         "lang": language.current(),
     }
     limit = recipe.train.stall_minutes
-    on_cards = hccl.variables(None if limit is None else 60 * limit) if cards.count() else {}
+    on_cards = hccl.variables(None if limit is None else 60 * limit) if cards.count(recipe.backend) else {}
     starts = []
     for i in range(local):
         mine = Place(node * local + i, world, i, local)
@@ -132,9 +132,9 @@ def plan(recipe: Recipe, console: Console, anew: bool) -> list[Start]:
     return starts
 
 
-def _tell_crowding(local: int, console: Console) -> None:
+def _tell_crowding(local: int, there: int, console: Console) -> None:
     """Say when ranks would have to share a card, or without cards a core."""
-    there, cores = cards.count(), len(os.sched_getaffinity(0))
+    cores = len(os.sched_getaffinity(0))
     if there and local > there:
         console.warn("cluster.few_cards", ranks=local, cards=there)
     elif not there and local > cores:

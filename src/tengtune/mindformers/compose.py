@@ -12,13 +12,14 @@ from tengtune import recipe as recipes
 from tengtune.mindformers.notes import Note, one_line
 from tengtune.mindformers.reading import Reading, shown
 from tengtune.models import spec as specs
+from tengtune.models.folder import PLACEHOLDER
 from tengtune.models.layouts import MINDFORMERS
 from tengtune.run_yaml import parse_scalar
 from tengtune.ui.language import say
 from tengtune.weights.mindformers_yaml import shape
 
-MODEL, DATA = "path/to/model", "path/to/data.json"
-"""What stands for a folder and a file that were not named."""
+DATA = "path/to/data.json"
+"""What stands for a file that was not named."""
 
 _WORD = re.compile(r"[A-Za-z_./][\w./-]*", re.ASCII)
 
@@ -39,7 +40,7 @@ def compare(reading: Reading, folder: Path) -> list[Note]:
 
 def run_file(reading: Reading, notes: list[Note], model: str | None, data: str | None) -> str:
     """The text: what is told as a comment, then the keys in our order."""
-    values = {"data.files": [DATA], **reading.values, "model.path": model or MODEL}
+    values = {"data.files": [DATA], **reading.values, "model.path": model or PLACEHOLDER}
     if data:
         values["data.files"] = [data]
     tree: dict[str, Any] = {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 from tengtune.models.hub_id import is_hub_id, nearest
@@ -12,6 +13,8 @@ from tengtune.ui.problems import Problem, os_errors
 EXAMPLE = "Qwen/Qwen2.5-7B-Instruct"
 IN_RUN = ("merged", "adapter", "full", "mindspore")
 """The folders of weights in a run folder."""
+PLACEHOLDER = "path/to/model"
+"""What stands in a run file for a model's folder that was not named."""
 
 
 def require(folder: Path) -> None:
@@ -21,8 +24,14 @@ def require(folder: Path) -> None:
             return
         if folder.exists():
             raise Problem("folder.is_file", where=folder)
+        if folder.as_posix().endswith(PLACEHOLDER):
+            raise Problem("folder.placeholder", where=folder, path=PLACEHOLDER, example=EXAMPLE)
         raise Problem(
-            "folder.missing", where=folder, near=did_you_mean(folder, folders=True), id=_hub_id(folder)
+            "folder.missing",
+            where=folder,
+            near=did_you_mean(folder, folders=True),
+            id=_hub_id(folder),
+            to=shlex.quote(str(folder)),
         )
 
 
