@@ -116,6 +116,9 @@ def test_the_command_is_the_one_written_out(tmp_path: Path, tengtune: Cli) -> No
     assert code == 0, err
     assert out == OURS.format(folder=tmp_path, parent=tmp_path.parent)
     assert "torch==2.12.0" in err
+    sources = Path(__file__).parents[2]
+    assert f"pip wheel --no-deps -w tengtune-wheel {sources}\n" in err
+    assert "docker cp tengtune-wheel tengtune-a:/opt/" in err
     assert "stat -c %g /dev/davinci0" in err
 
 

@@ -137,6 +137,13 @@ def test_what_is_no_name_of_a_model(tmp_path: Path, name: str) -> None:
         assert "Did you mean Qwen/Qwen2.5-7B-Instruct" in done.stderr
 
 
+def test_a_folder_is_told_from_a_name(tmp_path: Path) -> None:
+    (tmp_path / "st").mkdir()
+    done = tengtune("download", "st", "--to", "copy", cwd=tmp_path)
+    assert (done.returncode, "download.is_folder" in done.stderr) == (2, True), done.stderr
+    assert "tengtune download OWNER/st --from st" in done.stderr
+
+
 def test_an_odd_locale_and_a_chinese_folder(tmp_path: Path, disk: Path) -> None:
     target = tmp_path / "模型 一"
     done = tengtune(

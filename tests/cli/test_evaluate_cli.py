@@ -12,6 +12,7 @@ import pytest
 import torch
 from tests.training_lab import project
 
+from tengtune.cli.evaluate import number
 from tengtune.cli.main import main
 from tengtune.steps import evaluate
 
@@ -239,3 +240,11 @@ def test_samples_off_writes_no_text_anywhere(run: Path) -> None:
     assert not (folder / "samples.jsonl").exists()
     for name in ("report.html", "evaluation.jsonl", "evaluate.json"):
         assert SECRET not in (folder / name).read_text("utf-8")
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [(None, "-"), (2.71828, "2.7183"), (999_999.0, "999999.0000"), (14157979282386.9805, "1.42e+13")],
+)
+def test_a_perplexity_beyond_all_sense_is_no_row_of_digits(value: float | None, shown: str) -> None:
+    assert number(value) == shown

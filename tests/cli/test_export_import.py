@@ -156,7 +156,7 @@ def test_an_import_tells_by_itself_what_matters(run: Path) -> None:
     kinds = [json.loads(line)["event"] for line in shown.splitlines()]
     assert [int(number) for number in keys.groups()] == [kinds.count("taken"), kinds.count("left")]
     assert any("lora_dropout" in line for line in lines)
-    assert lines[-1].startswith("[otherwise] model.path: path/to/... stands")
+    assert lines[-1].startswith("[changed] model.path: path/to/... stands")
 
 
 def test_an_import_does_not_overwrite(run: Path) -> None:

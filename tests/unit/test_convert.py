@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from pathlib import Path
 from typing import Any
@@ -209,6 +210,25 @@ def test_what_mindformers_reads_is_there(tmp_path: Path, qwen1: Path, qwen2: Pat
         "use_contiguous_weight_layout_attention": True,
         "use_interleaved_weight_layout_mlp": True,
     }
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"decoder": {"type": "Sequence", "decoders": [{"type": "ByteFallback"}]}},
+        {"model": {"type": "Unigram"}},
+    ],
+)
+def test_no_qwen_vocabulary_is_made_of_another_tokenizer(
+    change: dict[str, object], tmp_path: Path, qwen2: Path
+) -> None:
+    path = qwen2 / "tokenizer.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    err, out = io.StringIO(), tmp_path / "out"
+    convert(open_job(qwen2, "mindspore"), out, Console(err=err))
+    assert "not that of a Qwen model" in err.getvalue()
+    assert not (out / "vocab.json").exists()
+    assert not (out / "merges.txt").exists()
 
 
 def test_a_checkpoint_alone_takes_config_and_tokenizer_from_another_folder(

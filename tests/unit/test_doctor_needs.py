@@ -10,7 +10,7 @@ from tests.host_lab import healthy
 from tests.tiny import tiny_model
 
 from tengtune import recipe as recipes
-from tengtune.doctor import needs
+from tengtune.doctor import needs, run
 from tengtune.doctor.finding import Case
 from tengtune.host.place import Place
 from tengtune.host.survey import survey
@@ -40,6 +40,18 @@ def test_files_that_are_there_and_that_are_not(case: Case, tmp_path: Path) -> No
     assert found(case, tmp_path, text) == {"files": "ok", "fits": "ok"}
     (tmp_path / "m" / "config.json").write_text("{", "utf-8")
     assert found(case, tmp_path, text) == {"files": "ok", "model_read": "block"}
+
+
+def test_ranks_on_a_cpu_want_a_core_each(case: Case, tmp_path: Path) -> None:
+    (tmp_path / "run.yaml").write_text("model: m\ndata: a.json\nparallel: {ranks: 8}\n", "utf-8")
+    recipe = recipes.load(tmp_path / "run.yaml")
+    host = survey(Place(tmp_path / "none"), tmp_path)
+    levels = {}
+    for cores in (2, 8, None):
+        machine = replace(host.machine, cores=cores)
+        found = run.check(replace(case, host=replace(host, machine=machine), recipe=recipe), recipe)
+        levels[cores] = [each.level for each in found if "run_on" in each.code]
+    assert levels == {2: ["warn"], 8: ["ok"], None: ["ok"]}
 
 
 def test_a_model_that_will_be_downloaded(case: Case, tmp_path: Path) -> None:

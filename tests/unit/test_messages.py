@@ -14,6 +14,7 @@ import pytest
 import yaml
 
 import tengtune
+from tengtune.hub.meter import meter
 from tengtune.ui import language, lists, progress
 from tengtune.ui.console import Console
 from tengtune.ui.problems import Problem, screen
@@ -196,6 +197,25 @@ def test_the_progress_line_is_in_the_users_language(
     with Console(err=err).progress(3, title) as bar:
         bar.update(3)
     assert err.getvalue().splitlines()[1] == f"{title} 3/3  {left}"
+
+
+@pytest.mark.parametrize(
+    ("total", "steps", "told"),
+    [(1_800_000, [1_800_000], ["2/2"]), (3_000_000, [1_200_000, 1_800_000], ["1/3", "3/3"]), (9, [9], [])],
+)
+def test_a_meter_that_went_through_ends_at_its_total(
+    total: int, steps: list[int], told: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TENGTUNE_LANG", "en")
+    err = io.StringIO()
+    with meter(Console(err=err), total, "check.progress") as advance:
+        for count in steps:
+            advance(count)
+    assert re.findall(r"\d+/\d+", err.getvalue())[-len(told) or 99 :] == told
+    err = io.StringIO()
+    with pytest.raises(OSError, match="torn"), meter(Console(err=err), total, "check.progress") as advance:
+        raise OSError("torn")
+    assert not err.getvalue()
 
 
 @pytest.mark.parametrize(("lang", "said"), [("en", "weights: 0:00 so far"), ("zh", "weights：已用 0:00")])

@@ -15,6 +15,7 @@ from tengtune import capabilities
 from tengtune.mindformers import compose
 from tengtune.mindformers.read import read
 from tengtune.mindformers.reading import Reading, gathered
+from tengtune.models.folder import PLACEHOLDER
 from tengtune.recipe import Recipe, load
 from tengtune.ui.problems import Problem
 
@@ -230,7 +231,7 @@ def test_a_line_break_in_a_value_ends_no_comment(mark: str, tmp_path: Path) -> N
     paths = {"optimizer__type": f"Mine{mark}model: x"}
     recipe, reading = imported(changed(tmp_path, **paths), tmp_path)
     assert "read_optimizer" in names(reading)
-    assert str(recipe.model.path) == compose.MODEL
+    assert str(recipe.model.path) == PLACEHOLDER
 
 
 LEAF = st.one_of(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import re
+import shlex
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -80,7 +81,9 @@ def command(
     if explain:
         console.say("docker.flags", text=render.explanation(container))
     if recipe is not None:
-        console.say("docker.inside", run=recipe.called(Path(recipe.file.name)))
+        source = shlex.quote(str(containers.checkout() or "tengtune"))
+        inside = recipe.called(Path(recipe.file.name))
+        console.say("docker.inside", source=source, name=container.name, run=inside)
     _write(console, text, words=render.words(container), make=container.to_make)
 
 

@@ -17,6 +17,9 @@ from tengtune.ui.console import Console
 if TYPE_CHECKING:
     from tengtune.evaluate.questions import By
 
+LARGE = 1e6
+"""From here on a perplexity is written as a power of ten: its digits tell nothing."""
+
 
 @click.command("evaluate", cls=Command, help="cli.evaluate")
 @reading_options
@@ -87,7 +90,7 @@ def show(figures: dict[str, Any], console: Console) -> None:
 
 def number(value: float | None) -> str:
     """A loss or a perplexity; "-" for one that is no number."""
-    return "-" if value is None else f"{value:.4f}"
+    return "-" if value is None else f"{value:.4f}" if value < LARGE else f"{value:.2e}"
 
 
 def _summary(figures: dict[str, Any]) -> str:

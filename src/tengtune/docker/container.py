@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
+import tengtune
 from tengtune.docker.machine import Machine
 from tengtune.docker.places import Mount
 from tengtune.docker.table import read
@@ -92,3 +94,9 @@ def name_of(run: str) -> str:
     """The container's name for a run of this name, whatever that consists of."""
     kept = re.sub(r"[^a-zA-Z0-9_.-]+", "-", run).strip("-")
     return f"tengtune-{kept}" if kept else "tengtune"
+
+
+def checkout() -> Path | None:
+    """The folder of sources that this tengtune runs from; None for one that was installed as a package."""
+    root = Path(tengtune.__file__).resolve().parents[2]
+    return root if (root / "pyproject.toml").is_file() else None

@@ -32,8 +32,11 @@ def seen(case: Case) -> list[Card]:
 
 
 def usable(case: Case) -> int:
-    """How many cards PyTorch would find on the host."""
-    return len(seen(case)) if "torch_npu" in case.host.python.packages else 0
+    """How many cards the run's back end would find on the host, as tengtune.cards counts them."""
+    packages, backend = case.host.python.packages, case.recipe.backend if case.recipe else "auto"
+    if backend == "auto":
+        backend = "torch" if "torch" in packages else "mindspore"
+    return len(seen(case)) if ("torch_npu" if backend == "torch" else "mindspore") in packages else 0
 
 
 def asked(recipe: Recipe) -> int:

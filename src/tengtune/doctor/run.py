@@ -61,7 +61,10 @@ def _cards(case: Case, recipe: Recipe, backend: str) -> Iterator[Finding]:
     """Whether as many cards as the run asks of this machine are there, fit and free."""
     host, wanted = case.host, choice.asked(recipe)
     if not host.has_cards:
-        yield ok("doctor.run_on_cpu", backend=capabilities.NAMES[backend], ranks=wanted)
+        cores = host.machine.cores
+        make = warn if cores is not None and wanted > cores else ok
+        code = "doctor.run_on_few_cores" if make is warn else "doctor.run_on_cpu"
+        yield make(code, backend=capabilities.NAMES[backend], ranks=wanted, cores=cores)
         return
     if "torch" in host.python.packages and backend == "torch" and "torch_npu" not in host.python.packages:
         yield block("doctor.run_without_npu")

@@ -15,8 +15,8 @@ UNIT = 10**6
 @contextmanager
 def meter(console: Console, total: int, title: str) -> Iterator[Callable[[int], None]]:
     """Give `advance(bytes)`, which may be called from any thread and with a negative number."""
-    lock, done = threading.Lock(), 0
-    with console.progress(-(-total // UNIT), language.say(title)) as bar:
+    lock, done, units = threading.Lock(), 0, -(-total // UNIT)
+    with console.progress(units, language.say(title)) as bar:
 
         def advance(count: int) -> None:
             nonlocal done
@@ -26,3 +26,5 @@ def meter(console: Console, total: int, title: str) -> Iterator[Callable[[int], 
                     bar.update(done // UNIT)
 
         yield advance
+        if 0 < done // UNIT < units:  # the last part of a unit, and what needed no reading
+            bar.update(units)

@@ -60,6 +60,8 @@ def wish_for(model: str, folder: Path | None, source: str | None, revision: str 
     """What a command line asks for; a known model's owner may be left out. Problem: not a hub id."""
     repo = hub_id.full_id(model)
     if not hub_id.is_hub_id(repo):
+        if Path(model).is_dir():
+            raise Problem("download.is_folder", where=model, folder=model, name=Path(model).resolve().name)
         raise faults.bad_id(model)
     return Wish(repo, folder or Path(hub_id.MODELS) / repo.split("/")[1], source, revision)
 

@@ -114,7 +114,7 @@ def _cards(work: Job) -> Iterator[Note]:
 def _always(work: Job) -> Iterator[Note]:
     yield Note("none", "train.on_nan, train.stall_minutes", "lose_guards")
     logits = work.recipe.train.micro_batch * work.recipe.data.seq_len * work.spec.vocab * 4
-    yield Note("none", "-", "lose_chunks", {"size": f"{logits / 1e9:.2g}"})
+    yield Note("trap", "model", "lose_chunks", {"size": f"{logits / 1e9:.2g}"})
     if work.recipe.output.evaluate:
         yield Note("none", "output.evaluate", "lose_scores")
     yield Note("changed", "output.max_new_tokens", "lose_max_new", {"length": work.recipe.data.seq_len})

@@ -14,7 +14,8 @@ from tengtune.ui.console import Console
 from tengtune.ui.lists import listed, size
 from tengtune.ui.problems import Problem
 from tengtune.weights.cast import saturation
-from tengtune.weights.convert import CKPT_FILE, Conversion, open_conversion, write_conversion
+from tengtune.weights.companions import foreign_tokenizer
+from tengtune.weights.convert import CKPT_FILE, HUGGING_FACE, Conversion, open_conversion, write_conversion
 from tengtune.weights.convert_adapter import AdapterConversion, open_adapter, write_adapter_conversion
 from tengtune.weights.found import open_found
 from tengtune.weights.rank_part import refuse_part
@@ -92,6 +93,8 @@ def describe(job: Job, console: Console) -> None:
         return
     for code, note in job.notes:
         console.warn(code, **note)
+    if job.to != HUGGING_FACE and foreign_tokenizer(job.base):
+        console.warn("convert.foreign_tokenizer", folder=job.base)
     console.say(
         "convert.model",
         family=found.family,

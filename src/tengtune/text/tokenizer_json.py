@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tengtune.models.tokenizer_kind import is_byte_level
 from tengtune.text.tokenizer import Tokenizer, replace_surrogates
 from tengtune.ui.problems import Problem
 
@@ -73,9 +74,7 @@ def _document(path: Path, raw: bytes) -> dict[str, Any]:
     """The parsed file; Problem unless it is a byte-level BPE with well-formed added tokens."""
     try:
         document = json.loads(raw)
-        model, decoder = document["model"], document.get("decoder") or {}
-        parts = decoder.get("decoders", [decoder])
-        byte_level = model["type"] == "BPE" and any(part.get("type") == "ByteLevel" for part in parts)
+        model, byte_level = document["model"], is_byte_level(document)
         added = document["added_tokens"]
         ids = [*model["vocab"].values(), *(token["id"] for token in added)]
         sound = bool(ids) and all(type(number) is int and number >= 0 for number in ids)

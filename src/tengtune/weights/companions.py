@@ -7,6 +7,7 @@ from collections.abc import Collection
 from pathlib import Path
 
 from tengtune.json_file import read_object
+from tengtune.models.tokenizer_kind import is_byte_level
 from tengtune.ui.problems import os_errors
 
 COMPANIONS = (
@@ -51,15 +52,26 @@ def copy_companions(base: Path, folder: Path, without: Collection[str] = ()) -> 
         (folder / path.name).write_bytes(content)
 
 
+def foreign_tokenizer(folder: Path) -> bool:
+    """Whether a folder's tokenizer.json is no byte-level BPE, that is none of a Qwen model."""
+    path = folder / "tokenizer.json"
+    if not path.is_file():
+        return False
+    try:
+        return not is_byte_level(read_object(path, "tokenizer.broken"))
+    except (KeyError, TypeError, AttributeError):
+        return True
+
+
 def write_bpe_files(folder: Path) -> list[str]:
     """Write vocab.json and merges.txt, which mindformers' Qwen2Tokenizer reads, out of a folder's
-    tokenizer.json, where they are not there; the names written."""
+    tokenizer.json, where they are not there; the names written: none where it is no byte-level BPE."""
     path, names = folder / "tokenizer.json", list(BPE_FILES)
     if not path.is_file() or any((folder / name).exists() for name in names):
         return []
-    model = read_object(path, "tokenizer.broken").get("model")
-    if not isinstance(model, dict) or model.get("type") != "BPE":
+    if foreign_tokenizer(folder):
         return []
+    model = read_object(path, "tokenizer.broken")["model"]
     merges = [merge if isinstance(merge, str) else " ".join(merge) for merge in model.get("merges", [])]
     (folder / names[0]).write_text(json.dumps(model.get("vocab", {}), ensure_ascii=False), encoding="utf-8")
     (folder / names[1]).write_text("\n".join(["#version: 0.2", *merges, ""]), encoding="utf-8")
