@@ -335,6 +335,20 @@ def test_a_dry_run_prints_what_would_be_started(tmp_path: Path) -> None:
     assert not ranks_of(tmp_path / "run.yaml")
 
 
+def test_a_dry_run_says_what_a_step_is(tmp_path: Path) -> None:
+    run = project(tmp_path, RUN_MANY)
+    options = ("-s", "train.global_batch=8", "-s", "train.micro_batch=2", "-s", "train.max_steps=5")
+    code, said = end(start(run, "--dry-run", *options))
+    assert code == 0, said
+    assert "2 ranks on this machine, 2 in all. A step takes 8 rows" in said
+    assert "each rank does 2 at a time, 2 times a step" in said
+    assert "tengtune data " in said
+    command = [sys.executable, "-m", "tengtune", "data", str(run), *options]
+    subprocess.run(command, check=True, capture_output=True)
+    code, said = end(start(run, "--dry-run", *options))
+    assert (code, "5 steps in all" in said) == (0, True), said
+
+
 @pytest.mark.slow
 def test_when_all_ranks_hang_the_launcher_ends_them(tmp_path: Path) -> None:
     run = project(tmp_path, ENDLESS)

@@ -209,6 +209,12 @@ def test_an_adapter_beyond_ours_is_told(name: str, key: str, value: Any, tmp_pat
     assert recipe.lora.targets == SEVEN
 
 
+def test_an_optimizer_that_is_not_there_is_told_once(tmp_path: Path) -> None:
+    _, reading = imported(changed(tmp_path, optimizer__type="Came", optimizer__odd=1), tmp_path)
+    told = [(note.key, note.name) for note in reading.notes if note.key.startswith("optimizer.")]
+    assert told == [("optimizer.type", "read_optimizer"), ("optimizer.odd", "why_unknown")]
+
+
 def test_a_part_of_c_attn_becomes_all_of_it(tmp_path: Path) -> None:
     paths = {"model__model_config__pet_config__target_modules": ".*wq|.*w2"}
     recipe, reading = imported(changed(tmp_path, "run_qwen_7b_lora.yaml", **paths), tmp_path)

@@ -34,6 +34,7 @@ def command(
     engine.check_step("train", recipe)
     if dry_run:
         lines = [start.line() for start in plan(recipe, console, anew)]
+        _tell(recipe, len(lines), console)
         console.result("\n".join(lines), commands=lines)
         return
     engine.prepare(recipe, fresh)
@@ -42,3 +43,28 @@ def command(
     else:
         engine.run_needed("train", recipe, console, force, anew)
         console.result(str(recipe.folder), folder=str(recipe.folder))
+
+
+def _tell(recipe: Recipe, ranks: int, console: Console) -> None:
+    """What the run would be: ranks, rows of a step, and of data that are rows already how many steps."""
+    from tengtune.data.store import open_store
+    from tengtune.train import schedule
+
+    train = recipe.train
+    console.say(
+        "train.would_step",
+        ranks=ranks,
+        world=recipe.parallel.ranks,
+        rows=train.global_batch,
+        seq_len=recipe.data.seq_len,
+        micro=train.micro_batch,
+        times=recipe.accumulation,
+    )
+    folder = recipe.folder / "data" / "train"
+    if folder.is_dir():
+        rows = open_store(folder).rows
+        plan = schedule.plan(recipe, rows)
+        console.say("train.would_rows", rows=rows, steps=plan.steps, epoch=plan.steps_per_epoch)
+    else:
+        console.say("train.would_prepare", run=recipe.called())
+    console.say("train.would_start", run=recipe.called())

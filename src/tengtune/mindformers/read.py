@@ -51,8 +51,9 @@ def read(path: Path, data: Path | None = None) -> Reading:
     reading = Reading(path, tree, lines, family, data)
     _by_table(reading)
     joint.read(reading)
+    told = {note.key for note in reading.notes}
     for each in reading.left():
-        if each.why == "unknown":
+        if each.why == "unknown" and each.theirs not in told:
             reading.note("none", each.theirs, "why_unknown")
     return reading
 
