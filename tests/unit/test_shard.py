@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
+import re
 import shlex
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +17,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.shards_lab import expected_part, random_bits, runs
+from tests.tiny import tiny_model, tiny_tokenizer
 
+from tengtune.steps.convert import convert, open_job
+from tengtune.steps.merge import merge_shards
+from tengtune.ui.console import Console
 from tengtune.ui.problems import Problem
 from tengtune.weights import ckpt_io, safetensors_io
 from tengtune.weights import stream as streams
+from tengtune.weights.found import open_found
 from tengtune.weights.layout import Layout, repeated
 from tengtune.weights.rank_files import parse
 from tengtune.weights.shard import (
@@ -509,6 +518,37 @@ def test_an_adapter_s_matrices_need_no_hidden_size(tmp_path: Path) -> None:
     layouts = {"norm.weight": repeated(1, 2), "wq.mindpet_delta_lora_b": Layout((2,), ((0,), ()))}
     parts = [{"norm.weight": np.ones(8, "<f4"), "wq.mindpet_delta_lora_b": np.ones((3, 2), "<f4")}] * 2
     assert open_shards(four(tmp_path, parts, layouts)).tensors["wq.mindpet_delta_lora_b"].shape == (6, 2)
+
+
+@pytest.mark.parametrize("adapter", [True, False])
+def test_an_adapter_in_the_joined_file_is_told_with_what_merges_it(tmp_path: Path, adapter: bool) -> None:
+    """The lines bring what they say: the model and the adapter as files of their own, and both in one."""
+    model = tiny_tokenizer(tiny_model(tmp_path / "model", num_hidden_layers=1))
+    convert(open_job(model, "mindspore"), tmp_path / "ms", Console("quiet"))
+    held = {name: rows[:] for name, rows in open_found(tmp_path / "ms").tensors.items()}
+    linear = "model.layers.0.attention.wo"
+    size = held[f"{linear}.weight"].shape[0]
+    if adapter:
+        held[f"{linear}.mindpet_delta_lora_a"] = np.full((2, size), 0.5, "<f4")
+        held[f"{linear}.mindpet_delta_lora_b"] = np.full((size, 2), 0.25, "<f4")
+    four(tmp_path / "run", [held] * 2, {name: repeated(array.ndim, 2) for name, array in held.items()})
+    err = io.StringIO()
+    figures = merge_shards(
+        tmp_path / "run", tmp_path / "run/strategy", tmp_path / "a b.ckpt", Console(err=err)
+    )
+    lines = re.findall("`(tengtune [^`]*)`", err.getvalue())
+    assert (figures["adapter_tensors"], len(lines)) == ((2, 3) if adapter else (0, 0))
+    if not adapter:
+        return
+    for line in lines:
+        words = [{"MODEL": "model", "ALPHA": "4"}.get(word, word) for word in shlex.split(line)[1:]]
+        command = [sys.executable, "-m", "tengtune", *words]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+    name = "model.layers.0.self_attn.o_proj.weight"
+    before, after = (open_found(tmp_path / where).tensors[name][:] for where in ("model", "tuned"))
+    change = np.asarray(after, "<f4") - np.asarray(before, "<f4")
+    np.testing.assert_allclose(change, np.full((size, size), 2 * 0.5 * 0.25 * 4 / 2), atol=0.01)
 
 
 def test_parameters_that_were_not_saved_are_told(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -120,6 +121,9 @@ def merge_shards(
     with _progress(console, whole.nbytes) as advance:
         write_whole(merged_streams(whole), out, shard_bytes, advance)
     console.say("merge.shards_done", out=out)
+    adapted = sum(layouts.lora_linear(name) is not None for name in whole.tensors)
+    if adapted:
+        console.say("merge.shards_adapter", tensors=adapted, out=shlex.quote(str(out)))
     return {
         "save": whole.save.label,
         "ranks": sorted(whole.save.files),
@@ -127,6 +131,7 @@ def merge_shards(
         "notes": [language.say(code, **values) for code, values in whole.notes],
         "bytes": whole.nbytes,
         "tensors": len(whole.tensors),
+        "adapter_tensors": adapted,
         "left_out": len(whole.left_out),
         "seconds": round(time.monotonic() - start, 3),
     }
