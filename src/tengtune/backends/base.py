@@ -7,7 +7,6 @@ A back end is a package `tengtune.backends.<name>` whose `step.py` holds
 from __future__ import annotations
 
 import importlib
-import importlib.util
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,13 +16,13 @@ import numpy as np
 import numpy.typing as npt
 
 from tengtune import capabilities
+from tengtune.backends.choice import choose
 from tengtune.backends.loading import uninterrupted
 from tengtune.cluster.place import here
 from tengtune.models.spec import ModelSpec
 from tengtune.recipe import Recipe
 from tengtune.train.batch import Batch
 from tengtune.train.ranks import Alone, Ranks
-from tengtune.ui.problems import Problem
 
 Array = npt.NDArray[np.generic]
 
@@ -188,15 +187,6 @@ def join(recipe: Recipe) -> Ranks:
     """The ranks that share the training of a run, met before any of them reads what rank 0's machine may
     still be making."""
     return Alone() if here().world == 1 else load(choose(recipe)).join(recipe)
-
-
-def choose(recipe: Recipe) -> str:
-    """The back end's name: as the run file says, else the one that is installed (torch first)."""
-    names = ("torch", "mindspore") if recipe.backend == "auto" else (recipe.backend,)
-    for name in names:
-        if importlib.util.find_spec(name):
-            return name
-    raise Problem("backend.missing", where=recipe.file, exit_code=3, name=" / ".join(names), extra=names[0])
 
 
 def load(name: str) -> BackendModule:

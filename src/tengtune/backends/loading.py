@@ -8,7 +8,6 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 SAME_S = 1.0
 """A signal so soon after the first is the same request: a terminal and a launcher both pass it on."""
@@ -33,26 +32,22 @@ class Held:
 
 
 @contextmanager
-def uninterrupted(*also: signal.Signals) -> Iterator[Held]:
-    """Hold a Ctrl-C back until the block has ended, and take the signals `also` for one. What the block is
-    given tells whether one came. A process that catches or ignores any of them in its own way keeps that.
+def uninterrupted() -> Iterator[Held]:
+    """Hold a Ctrl-C back until the block has ended. What the block is given tells whether one came. A process
+    that catches or ignores it in its own way keeps that.
 
     A Ctrl-C in the midst of MindSpore's import comes out as a NameError or an abort: modules that are half
     there are taken for whole.
     """
     held = Held()
-    before: dict[signal.Signals, Any] = dict.fromkeys(also, signal.SIG_DFL)
-    before[signal.SIGINT] = signal.default_int_handler
     ours = threading.current_thread() is threading.main_thread()
-    if not ours or any(signal.getsignal(number) is not handler for number, handler in before.items()):
+    if not ours or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
         yield held
         return
-    for number in before:
-        signal.signal(number, held)
+    signal.signal(signal.SIGINT, held)
     try:
         yield held
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
         if held.came:
             raise KeyboardInterrupt

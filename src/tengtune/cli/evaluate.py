@@ -9,7 +9,7 @@ import click
 
 from tengtune import engine
 from tengtune.cli.command import Command, misused
-from tengtune.cli.options import reading_options
+from tengtune.cli.options import reading_options, relay_interrupts
 from tengtune.recipe import Recipe
 from tengtune.ui import language
 from tengtune.ui.console import Console
@@ -41,6 +41,7 @@ def command(
     by: By | None,
 ) -> None:
     """Score the model before and after training."""
+    relay_interrupts(recipe)
     if not (names or limit or shots or by):
         figures = engine.run_trained("evaluate", recipe, console, force)
         show(figures, console)

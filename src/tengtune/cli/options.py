@@ -56,6 +56,13 @@ def run_file(function: Command) -> Command:
     return wrapper
 
 
+def relay_interrupts(recipe: Any) -> None:
+    """For a command that computes: until it ends, a Ctrl-C reaches Python whatever the back end does."""
+    from tengtune.backends.relay import relayed
+
+    click.get_current_context().with_resource(relayed(recipe))
+
+
 def make_console(quiet: bool, as_json: bool) -> Console:
     """The console that --quiet and --json ask for."""
     return Console("json" if as_json else "quiet" if quiet else "normal")
@@ -115,13 +122,15 @@ def model_options(function: Command) -> Command:
     ) -> None:  # fmt: skip
         from tengtune import engine
         from tengtune import recipe as recipes
-        from tengtune.answer.speaker import Settings
 
         console = make_console(quiet, as_json)
         if run is None and folder is not None:
             recipe = recipes.for_model(folder, overrides)
         else:
             recipe = engine.reopen(recipes.load(run or Path("run.yaml"), overrides), console)
+        relay_interrupts(recipe)  # before numpy is imported
+        from tengtune.answer.speaker import Settings
+
         sampling = {"temperature": temperature, "top_p": top_p, "top_k": top_k}
         asked = Settings(max_new_tokens, stops, system, sampling, seed)
         function(recipe, console, folder, asked, **options)

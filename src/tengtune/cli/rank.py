@@ -15,6 +15,7 @@ from typing import Any, TextIO
 
 from tengtune import files
 from tengtune import recipe as recipes
+from tengtune.backends.relay import relayed
 from tengtune.cluster.launch import RESULT
 from tengtune.cluster.place import Place, here
 from tengtune.cluster.watch import end_file
@@ -60,7 +61,9 @@ def main() -> None:
     recipe = recipes.load(Path(job["run"]), job["overrides"])
     log = recipe.folder / "log" / f"rank_{mine.rank}.log"
     faulthandler.enable()
-    sys.exit(_work(recipe, _console(mine, log, job["mode"]), job["anew"], log))
+    with relayed(recipe):
+        code = _work(recipe, _console(mine, log, job["mode"]), job["anew"], log)
+    sys.exit(code)
 
 
 def _work(recipe: Recipe, console: Console, anew: bool, log: Path) -> int:

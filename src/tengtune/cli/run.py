@@ -7,7 +7,7 @@ import click
 from tengtune import engine
 from tengtune.cli.command import Command
 from tengtune.cli.evaluate import show
-from tengtune.cli.options import resume_option, run_options
+from tengtune.cli.options import relay_interrupts, resume_option, run_options
 from tengtune.cli.predict import show_samples
 from tengtune.recipe import Recipe
 from tengtune.ui import language
@@ -19,6 +19,7 @@ from tengtune.ui.console import Console
 @resume_option
 def command(recipe: Recipe, console: Console, fresh: bool, anew: bool) -> None:
     """Do all the steps that are needed, in order."""
+    relay_interrupts(recipe)
     from tengtune.train import output_tree
 
     engine.check_run(recipe)

@@ -6,7 +6,7 @@ import click
 
 from tengtune import engine
 from tengtune.cli.command import Command
-from tengtune.cli.options import resume_option, step_options
+from tengtune.cli.options import relay_interrupts, resume_option, step_options
 from tengtune.recipe import Recipe
 from tengtune.ui.console import Console
 
@@ -28,6 +28,7 @@ def command(
     dry_run: bool,
 ) -> None:
     """Fine-tune, preparing the data first."""
+    relay_interrupts(recipe)
     from tengtune.cluster.launch import launch, plan, set_meeting
 
     set_meeting(node_rank, master)

@@ -21,7 +21,7 @@ from typing import Any
 
 from tengtune import cards, files
 from tengtune.cluster import hccl
-from tengtune.cluster.place import PROGRESS, Place, asked_file
+from tengtune.cluster.place import PROGRESS, Place
 from tengtune.cluster.preflight import MARK
 from tengtune.cluster.watch import Crew, end_file
 from tengtune.lock import descriptors
@@ -67,7 +67,7 @@ def launch(recipe: Recipe, console: Console, anew: bool) -> tuple[list[str], dic
         folder.mkdir(parents=True, exist_ok=True)
     starts = plan(recipe, console, anew)
     left = [path for start in starts for path in (start.log, start.progress, end_file(start.log))]
-    for old in (*left, asked_file(starts[0].progress)):
+    for old in left:
         files.remove(old)
     if starts[0].place.rank == 0:
         files.remove(folder / RESULT)

@@ -14,8 +14,6 @@ from pathlib import Path
 PROGRESS = "TENGTUNE_PROGRESS"
 """The file into which a rank writes how far it is, see beat()."""
 
-_ASKED = "signal"
-
 
 @dataclass(frozen=True)
 class Place:
@@ -49,27 +47,6 @@ def here() -> Place:
         return Place()
     defaults = ("0", "1", "0", "1")
     return Place(*(int(os.environ.get(name, value)) for name, value in zip(names, defaults, strict=True)))
-
-
-def note_signal(progress: Path, number: int) -> None:
-    """Write down, beside the ranks' progress, which signal their launcher was sent."""
-    asked_file(progress).write_text(str(number), "ascii")
-
-
-def asked(number: int) -> int:
-    """The signal that the launcher was sent, where one was; else `number`, the one this process got.
-
-    They differ where MindSpore runs a graph, whose handler makes SIGTERM of SIGINT.
-    """
-    try:
-        return int(asked_file(Path(os.environ[PROGRESS])).read_text("ascii"))
-    except (KeyError, OSError, ValueError):
-        return number
-
-
-def asked_file(progress: Path) -> Path:
-    """Where the launcher's signal is noted, one file for all ranks of a machine."""
-    return progress.with_name(_ASKED)
 
 
 def under_msrun() -> bool:

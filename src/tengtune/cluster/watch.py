@@ -8,7 +8,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -133,7 +133,7 @@ class Crew:
     def _verdict(self, codes: list[int | None]) -> Problem | Stopped:
         """Which rank failed first, and how; codes: how they stood when there was something to judge."""
         ends = [_end_of(start) for start in self._starts]
-        if self._signal and all(end.get("code", LOST) == LOST for end in ends):
+        if self._signal and (self._left_first(codes) or all(end.get("code", LOST) == LOST for end in ends)):
             return Stopped("cluster.stopped", exit_code=128 + self._signal)
         stopped = [code for code in codes if code in STOPS]
         if stopped and all(end.get("code", LOST) == LOST for end in ends):
@@ -154,6 +154,13 @@ class Crew:
             lines=_last_lines(log) or "-",
             diagnosis=_diagnosis(log),
         )
+
+    def _left_first(self, codes: list[int | None]) -> bool:
+        """Whether who ended first did so as asked, before its training could save; what the others then met
+        is no fault of theirs."""
+        first = min(self._ended, key=lambda i: self._ended[i], default=None)
+        code = None if first is None else codes[first]
+        return code in STOPS or (code is not None and 128 - code in STOPS)
 
     def _first(self, codes: list[int | None], ends: list[dict[str, Any]]) -> int | None:
         """The rank to name; None when none has failed, or those that did only missed another one."""
@@ -200,8 +207,6 @@ class Crew:
                 self._send(signal.SIGKILL)
             else:
                 self._signal = number
-                with suppress(OSError):  # a full disk: then the ranks tell what reached them
-                    place.note_signal(self._starts[0].progress, number)
                 self._console.say("cluster.stopping", signal=signal.Signals(number).name)
                 self._pass_on(number)
 

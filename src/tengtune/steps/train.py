@@ -13,6 +13,7 @@ from typing import Any
 from tengtune import capabilities, files
 from tengtune.backends import base
 from tengtune.backends.base import Array, Backend
+from tengtune.backends.choice import choose
 from tengtune.cluster import preflight
 from tengtune.cluster.launch import launch
 from tengtune.cluster.place import here
@@ -80,7 +81,7 @@ def check(recipe: Recipe) -> None:
     if here().world > 1:
         raise Problem("cluster.foreign_launcher", where=recipe.file, world=here().world, run=recipe.called())
     spec = None if recipe.to_download else specs.from_folder(recipe.model_folder)
-    capabilities.refuse(recipe, spec, base.choose(recipe))
+    capabilities.refuse(recipe, spec, choose(recipe))
     if spec is not None:
         open_source(recipe.model_folder, spec)
         if _as_theirs(recipe):
@@ -116,7 +117,7 @@ def train(recipe: Recipe, console: Console, anew: bool) -> Result:
     found = None if anew else resume.find(shelf, same, console)
     if ranks.rank == 0:  # no earlier than here, where nothing refuses the run any more
         output_tree.clear(recipe.folder / output_tree.FOLDER, _as_theirs(recipe))
-    name = base.choose(recipe)
+    name = choose(recipe)
     with explained(recipe), Forecast() as forecast:
         with console.waiting(language.say("ui.loading", model=recipe.model_folder.name)):
             base.load(name)

@@ -9,7 +9,6 @@ import time
 from types import TracebackType
 from typing import Any
 
-from tengtune.cluster.place import asked
 from tengtune.ui.console import Console
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -53,7 +52,7 @@ class StopRequest:
                 if self._console.err.isatty():
                     os.write(2, b"\033[?25h\n")  # the cursor, which a progress line may have hidden
                 os._exit(128 + number)
-            self.signal, first = asked(number), time.monotonic()
+            self.signal, first = number, time.monotonic()
             self._console.say("train.stopping", signal=signal.Signals(self.signal).name)
 
     def __exit__(

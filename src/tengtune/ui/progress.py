@@ -58,13 +58,14 @@ class Progress:
     Figures are named as the field names them in every language (loss, lr, GB); the rest is in the user's.
 
     On a terminal one live line; elsewhere (a log file) a plain line at most every EVERY_S. Until the first
-    update, for which graphs and kernels may have to be compiled, it says that it waits for that.
+    update, for which graphs and kernels may have to be compiled, it says that it waits for that; the time
+    left is reckoned from there.
     """
 
     def __init__(self, console: Console, total: int, title: str, done: int = 0) -> None:
         self.console, self.total, self.title, self._before = console, total, title, done
         self._first = Waiting(console, language.say("ui.first", title=title))
-        self.start = time.monotonic()
+        self._began: tuple[float, int] | None = None  # when the first update came, and what was done by then
         self._last_line = float("-inf")
         self._live: Any = None
         self._task: Any = None
@@ -90,6 +91,7 @@ class Progress:
     def update(self, done: int, **figures: object) -> None:
         """Show `done` of `total` and the given figures (already formatted)."""
         self._first.end()
+        began, before = self._began = self._began or (time.monotonic(), done)
         text = "  ".join(f"{name} {value}" for name, value in figures.items())
         if self._live is not None:
             self._live.update(self._task, completed=done, figures=text)
@@ -97,12 +99,10 @@ class Progress:
         now = time.monotonic()
         if self.console.mode == "normal" and (done >= self.total or now - self._last_line >= EVERY_S):
             self._last_line = now
-            left = (now - self.start) / max(done - self._before, 1) * (self.total - done)
-            parts = (
-                f"{self.title} {done}/{self.total}",
-                text,
-                language.say("ui.time_left", time=_clock(left)),
-            )
+            parts = [f"{self.title} {done}/{self.total}", text]
+            if done > before:
+                left = (now - began) / (done - before) * (self.total - done)
+                parts.append(language.say("ui.time_left", time=_clock(left)))
             self.console._line(self.console.err, "  ".join(part for part in parts if part))
 
     def __exit__(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -90,11 +89,8 @@ _held: list[Held] = []
 def interruptible() -> Iterator[None]:
     """A Ctrl-C inside the block is a KeyboardInterrupt as elsewhere, but between two graphs: MindSpore writes
     pages about one that comes while it compiles.
-
-    Its own handler, which each graph puts in Python's place, makes SIGTERM of it, which would end the process
-    without a word; so a SIGTERM is taken for one here.
     """
-    with uninterrupted(signal.SIGTERM) as held:
+    with uninterrupted() as held:
         _held.append(held)
         try:
             yield
