@@ -14,6 +14,7 @@ SETTING = """
 import ctypes, os, signal, sys, threading, time
 from tengtune.backends import relay
 relay.choose = lambda recipe: "mindspore"
+signal.alarm(30)  # ends the process if no wait is ended
 
 def theirs():
     "As MindSpore does: a handler of C's own, here the default action, in place of Python's."

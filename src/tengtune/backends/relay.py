@@ -11,6 +11,7 @@ import _thread
 import os
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -20,6 +21,8 @@ from tengtune.ui.problems import Problem
 
 WAKE = signal.SIGURG
 """Ends the wait of a system call, as the blocked signal does not; nothing else means anything by it."""
+AGAIN_S = 0.1
+"""A wait that was about to begin when it was to be ended has begun by then."""
 
 
 @contextmanager
@@ -61,4 +64,6 @@ def _relay(main: int) -> None:
         if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
             os._exit(128 + signal.SIGINT)
         _thread.interrupt_main(signal.SIGINT)
+        signal.pthread_kill(main, WAKE)
+        time.sleep(AGAIN_S)
         signal.pthread_kill(main, WAKE)

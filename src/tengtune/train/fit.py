@@ -6,6 +6,7 @@ import math
 import shlex
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -67,24 +68,26 @@ class Fit:
         self._ranks = self.backend.ranks
         stacks = self.recipe.folder / "log" / f"stacks_rank_{self._ranks.rank}.txt"
         self._guard = Guard(train.on_nan, state.health, self.console, self.metrics)
-        with (
-            memory.PeakMemory() as self._peak,
-            self.console.progress(
-                self.schedule.steps, language.say("train.progress"), state.step
-            ) as self._progress,
-            Watchdog(limit_s, stacks, self.console, self.metrics) as self._watchdog,
-            self.saver,
-        ):
-            with StopRequest(self.console) as self._stop:
+        with ExitStack() as stopping:  # before a progress line says that the training has begun
+            self._stop = stopping.enter_context(StopRequest(self.console))
+            with (
+                memory.PeakMemory() as self._peak,
+                self.console.progress(
+                    self.schedule.steps, language.say("train.progress"), state.step
+                ) as self._progress,
+                Watchdog(limit_s, stacks, self.console, self.metrics) as self._watchdog,
+                self.saver,
+            ):
                 self._steps()
                 self._refuse_nothing()
                 if self.backend.sharded and self.saver.newest != state.step:
                     self.saver.save(state, self.backend.named_shards)  # what was trained is taken from it
                 self.saver.wait()
-            # One that came after the last step, while its checkpoint was written, has stopped nothing yet;
-            # from here on a signal ends the process by itself.
-            if stop := self._stop_asked(True):
-                self._save_and_leave(stop)
+                stopping.close()
+                # One that came after the last step, while its checkpoint was written, has stopped nothing
+                # yet; from here on a signal ends the process by itself.
+                if stop := self._stop_asked(True):
+                    self._save_and_leave(stop)
         return self._figures()
 
     def _steps(self) -> None:
