@@ -198,7 +198,7 @@ def test_what_is_private_is_masked_alike(host: FakeHost, tmp_path: Path) -> None
     files = contents(tmp_path / "host.tar.gz")
     everything = b"\n".join([*files.values(), *(name.encode() for name in files)]).decode("utf-8", "replace")
     private = (
-        "wang", "trainer7", "192.168.7", "52:54:00", "fe80", "correct horse", "Z9Z9", "li@", "gpu3",
+        "wang", "trainer7", "192.168.7", "52:54:00", "5054:ff", "correct horse", "Z9Z9", "li@", "gpu3",
         "abc123def", "geheim99", "zhao", "10.0.0.", "secret-of-the-machine",
     )  # fmt: skip
     assert [each for each in private if each in everything] == []
@@ -379,6 +379,6 @@ def test_nothing_of_a_bundle_is_run_or_leads_out(tmp_path: Path) -> None:
     data = packed([manifest(links=links), (member("bin/npu-smi"), script)])
     (tmp_path / "host.tar.gz").write_bytes(data)
     found = result(tmp_path, "--from", "host.tar.gz")
-    (machine,) = [each["what"] for each in found["findings"] if each["check"] == "machine"]
-    assert machine.startswith("?, ?, ")
+    checks = [each["check"] for each in found["findings"]]
+    assert "machine_unread" in checks
     assert not (tmp_path / "started").exists()

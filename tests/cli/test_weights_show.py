@@ -115,7 +115,7 @@ def test_rslora_is_told_with_the_scale_it_makes(adapter: Path) -> None:
     told = json.loads(show(adapter, "--json").splitlines()[-1])
     assert told["lora_scale"] == pytest.approx([16 / 8**0.5, 12 / 2])  # alpha over the root of the rank
     assert "5.65685, 6 (rslora: alpha / √rank)" in show(adapter)
-    assert "5.65685, 6（rslora：alpha / √秩）" in show(adapter, lang="zh")
+    assert "5.65685、6（rslora：alpha / √秩）" in show(adapter, lang="zh")
 
 
 @pytest.mark.parametrize("layout", ["slora", "mindformers"])

@@ -88,7 +88,7 @@ def _tell(reading: Reading, notes: list[Note], keys: bool, console: Console) -> 
         ]
         console.table(language.say("mindformers.taken_columns").split("|"), rows)
         table = [
-            [language.say(f"mindformers.why_{why}"), joined(names)]
+            [language.say(f"mindformers.why_{why}"), "\n".join(names)]
             for why, names in gathered(left, taken).items()
         ]
         console.table(language.say("mindformers.left_columns").split("|"), table)
