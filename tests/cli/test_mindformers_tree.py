@@ -122,7 +122,7 @@ def test_the_tree_follows_the_run_file_and_the_training(place: Path, tmp_path: P
     for layout, found in (("tengtune", []), ("mindformers", ["rank_0"])):
         code, _, err = tengtune(here, *alone, f"output.layout={layout}")
         assert code == 0, err
-        assert (f"leaves it, too: {run / 'output'}" in err) == bool(found)
+        assert (f"leaves a training in: {run / 'output'}" in err) == bool(found)
         assert [p.name for p in run.glob("output/checkpoint_network/*")] == found
         assert [p.name for p in run.glob("output/strategy/*")] == [
             f"ckpt_strategy_{rank}.ckpt" for rank in found

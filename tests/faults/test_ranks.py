@@ -133,7 +133,7 @@ def test_a_rank_that_hangs_is_named(tmp_path: Path) -> None:
     os.kill(ranks_of(run)[1], signal.SIGSTOP)
     code, said = end(process)
     assert code == 4, said
-    assert "Rank 1 hangs" in said
+    assert "Rank 1 hangs" in said, said
     assert not ranks_of(run)
 
 

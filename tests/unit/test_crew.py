@@ -54,6 +54,13 @@ def test_a_rank_that_freezes_while_it_starts_is_named(tmp_path: Path) -> None:
     assert (caught.value.code, caught.value.values["rank"]) == ("cluster.silent", 1)
 
 
+def test_of_two_that_came_equally_far_the_stopped_one_is_named(tmp_path: Path) -> None:
+    stopped = "import signal; os.kill(os.getpid(), signal.SIGSTOP)"
+    with pytest.raises(Problem) as caught:
+        crew(tmp_path, [BEAT + "time.sleep(60)", BEAT + stopped]).run()
+    assert (caught.value.code, caught.value.values["rank"]) == ("cluster.silent", 1)
+
+
 def test_the_wait_until_ranks_have_met_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The ranks end when it was told."""
     monkeypatch.setenv("TENGTUNE_LANG", "en")

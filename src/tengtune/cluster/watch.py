@@ -57,6 +57,7 @@ class Crew:
         self._processes: list[subprocess.Popen[bytes]] = []
         self._signal = 0
         self._ended: dict[int, float] = {}  # index -> when it ended
+        self._stuck: set[int] = set()  # indices of those that the system did not let run at the end
 
     def run(self) -> None:
         """Start all ranks and wait for them. Problem or Stopped when they did not all end well; nothing is
@@ -74,6 +75,7 @@ class Crew:
             codes = self._codes()  # before those that still run are ended by us
             if all(code == 0 for code in codes) and not self._signal:
                 return
+            self._stuck = {i for i, process in enumerate(self._processes) if _frozen(process.pid)}
             self._stop()
         raise self._verdict(codes)
 
@@ -180,10 +182,11 @@ class Crew:
         return None if None in codes or min(beats) < max(beats) else near[0]
 
     def _silent(self, codes: list[int | None]) -> Problem:
-        """The rank that has done least while the others waited for it, of those that have not ended."""
+        """The rank that has done least while the others waited for it, of those that have not ended; of some
+        that came equally far, one that the system does not let run."""
         beats = self._beats()
         running = [i for i, code in enumerate(codes) if code is None] or range(len(codes))
-        start = self._starts[min(running, key=lambda i: beats[i])]
+        start = self._starts[min(running, key=lambda i: (beats[i], i not in self._stuck))]
         stacks = start.log.with_name(f"stacks_rank_{start.place.rank}.txt")
         return Problem(
             "cluster.silent",
@@ -268,6 +271,14 @@ def _diagnosis(log: Path) -> str:
 
     found = newest(log)
     return "" if found is None else for_launcher(found)
+
+
+def _frozen(pid: int) -> bool:
+    """Whether a process is stopped, or waits in the kernel, say for a driver: T or D of proc_pid_stat(5)."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "TtD"
+    except (OSError, IndexError):
+        return False
 
 
 def _last_lines(log: Path) -> str:

@@ -17,6 +17,9 @@ from tengtune.plan.strategy import NOTHING, Range
 from tengtune.recipe import Recipe
 from tengtune.ui.console import Console
 
+TOLD_BYTES = 1e8
+"""Below that a percentage says nothing: what Python itself takes and leaves is of that size."""
+
 
 def planned(recipe: Recipe, name: str, backend: Backend, source: Source) -> Range | None:
     """The peak of one rank of the back end `name`; None for a sharing that it has not."""
@@ -69,8 +72,9 @@ class Forecast:
         if self._planned is None or measured <= 0:
             return {}
         expected = self._planned.expected
-        error = f"{expected / measured - 1:+.0%}"
-        console.say("train.measured_memory", measured=_gb(measured), planned=_gb(expected), error=error)
+        if measured >= TOLD_BYTES:
+            error = f"{expected / measured - 1:+.0%}"
+            console.say("train.measured_memory", measured=_gb(measured), planned=_gb(expected), error=error)
         bounds = [round(each) for each in (self._planned.low, expected, self._planned.high)]
         return {"planned_memory_bytes": bounds, "measured_memory_bytes": measured}
 
