@@ -70,13 +70,6 @@ def test_every_stage_is_done_and_the_run_itself_is_untouched(method: str, ranks:
     assert rehearse(run, *options)[0] == 0  # the folder of the first is replaced
 
 
-@pytest.mark.slow
-def test_mindspore_rehearses_all_of_it(tmp_path: Path) -> None:
-    code, said = rehearse(project(tmp_path), "-s", "backend=mindspore", "--json")
-    assert code == 0, said
-    assert list(stages(said)) == ["twin", "data", "train", "resume", "merge", "predict", "report"]
-
-
 def spoil(folder: Path, fault: str) -> tuple[str, ...]:
     """Plant a fault; options for the command."""
     if fault == "records":
