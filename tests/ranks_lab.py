@@ -37,9 +37,13 @@ def under_msrun(script: str, world: int, folder: Path, *arguments: str) -> None:
     ranks = [f"--worker_num={world}", f"--local_worker_num={world}", "--join=True"]
     # The script's folder is no place to import tests from.
     paths = [str(Path(__file__).parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])]
+    programs = [
+        str(Path(sys.executable).parent),
+        os.environ["PATH"],
+    ]  # msrun starts `python`, whichever that is
     done = subprocess.run(
         [sys.executable, "-m", "mindspore.parallel.cluster.run", *ranks, *where, str(file), *arguments],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(paths), "PATH": os.pathsep.join(programs)},
         cwd=folder,
         capture_output=True,
         text=True,
