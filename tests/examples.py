@@ -1,4 +1,4 @@
-"""The scripts and data under examples/, for tests."""
+"""The scripts and data under examples/, and the scripts of bench/, for tests."""
 
 import importlib.util
 import sys
@@ -12,11 +12,21 @@ def script(name: str) -> ModuleType:
     """The script `examples/<name>.py` as a module; scripts beside it are importable, as when it is run."""
     if str(EXAMPLES) not in sys.path:
         sys.path.append(str(EXAMPLES))
+    return module(EXAMPLES / f"{name}.py")
+
+
+def bench(name: str) -> ModuleType:
+    """The script `bench/<name>.py` as a module."""
+    return module(EXAMPLES.parent / "bench" / f"{name}.py")
+
+
+def module(path: Path) -> ModuleType:
+    """A script as a module of its name, executed once: dataclasses look their module up."""
+    name = path.stem
     if name not in sys.modules:
-        spec = importlib.util.spec_from_file_location(name, EXAMPLES / f"{name}.py")
+        spec = importlib.util.spec_from_file_location(name, path)
         assert spec is not None
         assert spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        sys.modules[name] = module
-        spec.loader.exec_module(module)
+        sys.modules[name] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(sys.modules[name])
     return sys.modules[name]

@@ -80,6 +80,20 @@ def tiny_config(**shape: Any) -> dict[str, Any]:
     }
 
 
+def outline(**shape: Any) -> dict[str, Any]:
+    """As little of a Qwen2 config.json as says what model it is, for what reads no weights."""
+    return {
+        "architectures": ["Qwen2ForCausalLM"],
+        "hidden_size": 8,
+        "num_attention_heads": 2,
+        "num_hidden_layers": 1,
+        "intermediate_size": 8,
+        "vocab_size": VOCAB,
+        "max_position_embeddings": 512,
+        **shape,
+    }
+
+
 def tiny_weights(spec: ModelSpec, seed: int = 0) -> dict[str, np.ndarray]:
     """Random float32 tensors of `spec` by canonical name: no bias and no norm is left at its neutral
     value, and the activations keep their size from layer to layer."""

@@ -6,16 +6,13 @@ A feature that a back end has on no device is refused before anything starts. Wh
 
 from __future__ import annotations
 
-import functools
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import reduce
-from importlib import resources
 from typing import Literal, cast
 
-import yaml
-
+from tengtune import facts
 from tengtune.models.spec import ModelSpec
 from tengtune.recipe import Recipe
 from tengtune.ui.problems import Problem
@@ -109,12 +106,9 @@ FEATURES = {feature.name: feature for feature in _ALL}
 """What a run file can ask for, by name, in the order in which it is refused."""
 
 
-@functools.cache
 def table() -> Table:
     """feature -> back end -> device -> yes, no or unverified."""
-    text = resources.files("tengtune.facts").joinpath("capabilities.yaml").read_text(encoding="utf-8")
-    # The base loader leaves yes and no the words they are.
-    return cast(Table, yaml.load(text, Loader=yaml.BaseLoader))
+    return cast(Table, facts.words("capabilities.yaml"))
 
 
 def has(name: str, backend: str) -> bool:

@@ -20,11 +20,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.cli.docker_goldens import DOCKER_QWEN, OURS, RECIPE
 
+from tengtune import facts
 from tengtune import recipe as recipes
 from tengtune.cli.main import main
 from tengtune.docker import container, images, machine, places, reference, render
 from tengtune.docker.places import Mount
-from tengtune.docker.table import read
 from tengtune.ui.problems import Problem
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -337,7 +337,7 @@ def test_cards_that_have_no_image(text: str, code: str, exit_code: int, tengtune
 def test_the_table_of_images_is_in_order_and_on_the_pages() -> None:
     """A tag says which CANN and which chip it is for; both pages show every image (A3's beside A2's)."""
     codes = {"A2": "-910b-", "A3": "-a3-", "910": "-910-"}
-    rows = read("images")["images"]
+    rows = facts.tree("images.yaml")["images"]
     for row in rows:
         assert codes[row["chip"]] in row["image"]
         assert f"{row['cann'].lower()}-" in row["image"]

@@ -32,7 +32,7 @@ def test_the_table_is_the_files(lang: str) -> None:
         for backend, devices in backends.items()
     ]
     assert [[name, *rest] for name, _, *rest in rows(lang)] == expected
-    assert len(expected) == 42
+    assert len(expected) == 46
     assert all(what for _, what, *_ in rows(lang))
 
 

@@ -16,6 +16,8 @@ from tengtune.backends import base
 from tengtune.doctor import compat
 from tengtune.host import chips, releases
 from tengtune.models.spec import ModelSpec, from_config
+from tengtune.plan import asked as plan_asked
+from tengtune.plan import can
 from tengtune.recipe import Recipe
 from tengtune.steps import train
 from tengtune.ui import language
@@ -94,11 +96,15 @@ def cells() -> list[tuple[str, str, str, str]]:
     ]
 
 
+UNASKED = ("generation", "int8_all", "offload_all")
+"""What no key of a run file asks for: answers, and what only the planner reckons with."""
+
+
 def test_the_table_has_every_cell() -> None:
     places = [cell[:3] for cell in cells()]
     assert places == [
         (feature, backend, device)
-        for feature in [*capabilities.FEATURES, "generation"]  # answers, which no key asks for
+        for feature in [*capabilities.FEATURES, *UNASKED]
         for backend in ("torch", "mindspore")
         for device in ("cpu", "cuda", "ascend_910", "ascend_910b")
     ]
@@ -152,6 +158,16 @@ def test_who_asks_for_what(name: str, settings: str, words: str, spec: ModelSpec
     asked = {each.name for each in capabilities.FEATURES.values() if each.asked(recipe, spec)}
     assert asked == {name, method, "packing"} | along  # rows are packed unless a run says otherwise
     assert "packing" not in {f.name for f in capabilities.FEATURES.values() if f.asked(unpacked, spec)}
+
+
+@pytest.mark.parametrize(("settings", "spec"), [each[1:4:2] for each in ASKED])
+def test_the_planner_asks_for_the_same(settings: str, spec: ModelSpec | None) -> None:
+    """plan/can.py reads a plan as this reads a run file; data, optimizer and outputs are none of a plan's."""
+    recipe, model = make_recipe(*settings.split()), spec or QWEN2
+    of_a_run = {each.name for each in capabilities.FEATURES.values() if each.asked(recipe, model)}
+    of_a_run -= {"packing", "mindrecord", "mindformers_optimizer", "mindformers_layout", "evaluation"}
+    of_a_plan = set(can.features(model, plan_asked.strategy(recipe, 2), recipe.model.dtype)) - {"auto"}
+    assert of_a_plan == of_a_run
 
 
 def test_every_feature_a_run_file_asks_for_is_tried() -> None:
@@ -239,7 +255,7 @@ def test_the_new_keys_tell_one_training_from_another() -> None:
 def test_mindspore_on_the_first_910_is_older_than_the_back_end() -> None:
     """pyproject.toml's extra and Python against what facts/ say of MindSpore on these cards."""
     project = (TESTS.parent / "pyproject.toml").read_text("utf-8")
-    last = chips.facts().generations["910"].last_mindspore
+    last = chips.table().generations["910"].last_mindspore
     assert last is not None
     assert f'mindspore = ["mindspore>={compat.MINDSPORE_SINCE}"' in project
     assert f'torch = ["torch>={compat.TORCH_SINCE}"]' in project

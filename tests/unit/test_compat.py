@@ -176,8 +176,8 @@ def test_a_new_pair_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_new_card_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     assert chips.generation("910B9") is None
-    known = chips.facts()
-    monkeypatch.setattr(chips, "facts", lambda: replace(known, names=known.names | {"910B9": "A2"}))
+    known = chips.table()
+    monkeypatch.setattr(chips, "table", lambda: replace(known, names=known.names | {"910B9": "A2"}))
     found = chips.generation("910B9")
     assert found is not None
     assert found.bf16
@@ -191,8 +191,8 @@ def test_a_name_that_nobody_listed_is_no_card_we_know(name: str) -> None:
 def test_generations_name_columns_of_the_capabilities() -> None:
     from tengtune import capabilities
 
-    generations = chips.facts().generations
-    assert set(chips.facts().names.values()) <= generations.keys()
+    generations = chips.table().generations
+    assert set(chips.table().names.values()) <= generations.keys()
     for each in generations.values():
         assert each.capability is None or each.capability in capabilities.DEVICES
         assert each.capability != "ascend_910" or each.bf16 is False

@@ -21,15 +21,7 @@ from tengtune.text.tokenizer import open_tokenizer
 from tengtune.ui.console import Console
 from tengtune.ui.problems import Problem
 
-CONFIG = {
-    "architectures": ["Qwen2ForCausalLM"],
-    "hidden_size": 8,
-    "num_attention_heads": 2,
-    "num_hidden_layers": 1,
-    "intermediate_size": 8,
-    "vocab_size": tiny.VOCAB,
-    "max_position_embeddings": 512,
-}
+CONFIG = tiny.outline()
 
 
 @pytest.fixture

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import importlib.util
 import io
-import sys
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from tests import examples
 
 from tengtune.backends.base import Backend
 from tengtune.plan.strategy import Range
 from tengtune.train.forecast import Forecast
 from tengtune.train.ranks import Alone
 from tengtune.ui.console import Console
-
-SCRIPT = Path(__file__).resolve().parents[2] / "bench" / "plan_own.py"
 
 
 def backend(device: str, peak: int | None) -> Backend:
@@ -48,13 +45,7 @@ def test_nothing_is_said_of_what_cannot_be_summed() -> None:
 
 @pytest.fixture(scope="module")
 def bench() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("bench_plan_own", SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["bench_plan_own"] = module  # dataclasses look their module up
-    spec.loader.exec_module(module)
-    return module
+    return examples.bench("plan_own")
 
 
 @pytest.mark.parametrize("method", ["lora", "full"])

@@ -170,18 +170,18 @@ def test_qwen1_s_linears_cross(models: Path) -> None:
 
 
 def test_every_key_that_is_written_stands_in_the_table_of_forms(models: Path) -> None:
-    forms = table.facts()["forms"]
+    forms = table.known()["forms"]
     for family, form in (("qwen1", "r1.0"), ("qwen1", "new"), ("qwen2", "new")):
         work = job(models, family, form)
         for tree in write.trees(work).values():
             extra = {p for p, _, _ in table.leaves(tree)} - {
                 p for p, _, _ in table.leaves(forms[work.skeleton])
             }
-            assert extra <= set(table.facts()["predict"]["put"][work.skeleton])
+            assert extra <= set(table.known()["predict"]["put"][work.skeleton])
 
 
 def test_every_row_of_the_table_has_a_place_in_some_form() -> None:
-    trees = table.facts()["forms"].values()
+    trees = table.known()["forms"].values()
     for row in table.rows():
         assert all(any(table.way(tree, path) for tree in trees) for path in row.theirs), row
 
@@ -554,7 +554,7 @@ def test_each_machine_has_its_own_ranks(models: Path) -> None:
 
 def test_every_word_of_the_facts_has_its_text() -> None:
     texts = language.area_messages("mindformers")
-    words = set(table.facts()["unmapped"].values()) | {"unknown"}
+    words = set(table.known()["unmapped"].values()) | {"unknown"}
     assert {f"mindformers.why_{word}" for word in words} == {code for code in texts if ".why_" in code}
 
 

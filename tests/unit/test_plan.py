@@ -336,9 +336,9 @@ def test_chips_are_those_of_the_doctor() -> None:
     """A trainable chip that npus.yaml knows has a memory here, and no other is listed."""
     npus = yaml.safe_load(FACTS.joinpath("npus.yaml").read_text("utf-8"))
     trains = {name for name, each in npus["names"].items() if npus["generations"][each]["trainable"]}
-    assert set(hardware.facts()["chips"]) == trains | {"A3"}
-    products = hardware.facts()["products"].values()
-    assert {each["chip"] for each in products} <= set(hardware.facts()["chips"])
+    assert set(hardware.table()["chips"]) == trains | {"A3"}
+    products = hardware.table()["products"].values()
+    assert {each["chip"] for each in products} <= set(hardware.table()["chips"])
 
 
 # Attention on cards without a fused operator for it: the first generation.

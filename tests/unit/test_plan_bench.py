@@ -2,28 +2,18 @@
 
 from __future__ import annotations
 
-import importlib.util
 import statistics
-import sys
-from pathlib import Path
 from types import ModuleType
 
 import pytest
+from tests import examples
 
 from tengtune.plan import score
-
-SCRIPT = Path(__file__).resolve().parents[2] / "bench" / "planner.py"
 
 
 @pytest.fixture(scope="module")
 def bench() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("bench_planner", SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["bench_planner"] = module  # dataclasses look their module up
-    spec.loader.exec_module(module)
-    return module
+    return examples.bench("planner")
 
 
 def test_it_is_near_published_peaks_and_nearer_than_the_naive_rule(bench: ModuleType) -> None:
@@ -73,11 +63,11 @@ def test_constants_carry_over_to_other_sizes(bench: ModuleType, kind: str) -> No
 
 def test_the_scores_on_the_screen_are_those_of_the_benchmark(bench: ModuleType) -> None:
     """facts/scores.yaml is what bench/planner.py --facts prints; the page of benchmarks has its figures."""
-    assert score.facts() == score.table()
+    assert score.known() == score.table()
     rows = [row for row in bench.read()[0] if row.exact]
     errors = sorted(abs(bench.error(row, bench.predicted)) for row in rows)
-    assert score.facts()["all"]["peaks"][1] == pytest.approx(statistics.median(errors), abs=6e-4)
-    page = (SCRIPT.parents[1] / "docs/benchmarks.md").read_text("utf-8")
+    assert score.known()["all"]["peaks"][1] == pytest.approx(statistics.median(errors), abs=6e-4)
+    page = (examples.EXAMPLES.parent / "docs/benchmarks.md").read_text("utf-8")
     for kind in ("peaks", "speeds"):
-        count, middle, most = score.facts()["all"][kind]
+        count, middle, most = score.known()["all"][kind]
         assert f"| planner | {count} | {middle:.1%} | {most:.1%} |" in page

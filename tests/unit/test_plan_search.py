@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from tests.examples import EXAMPLES
 from tests.tiny import tiny_config
 
-from tengtune import run_yaml
+from tengtune import facts, run_yaml
 from tengtune.cli import plan_ask
 from tengtune.models import known
 from tengtune.plan import can, hardware, judge, run_file
@@ -140,7 +140,7 @@ def test_int8_is_taken_where_the_table_has_it(monkeypatch: pytest.MonkeyPatch) -
     """A 14B on one card of 32 GB: at its limit in 16 bits, and with room for more in int8."""
     table = copy.deepcopy(TABLE)
     table["int8_base"]["torch"]["ascend_910b"] = "unverified"
-    monkeypatch.setattr(can, "_table", lambda: table)
+    monkeypatch.setattr(facts, "words", lambda name: table)
     ways = search(question("Qwen-14B", "910b4"))
     assert {way.plan.strategy.base for way in ways if way.plan.verdict == "fits"} == {"int8"}
     assert ways[0].plan.strategy.base == "int8"

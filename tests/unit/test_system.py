@@ -25,17 +25,7 @@ from tengtune.ui.console import Console
 
 OTHERS = "You are a helpful assistant."
 SYSTEM = f"<|im_start|>system\n{OTHERS}<|im_end|>\n"
-CONFIG = {
-    "architectures": ["Qwen3ForCausalLM"],
-    "model_type": "qwen3",
-    "head_dim": 4,
-    "hidden_size": 8,
-    "num_attention_heads": 2,
-    "num_hidden_layers": 1,
-    "intermediate_size": 8,
-    "vocab_size": tiny.VOCAB,
-    "max_position_embeddings": 512,
-}
+CONFIG = tiny.outline(architectures=["Qwen3ForCausalLM"], model_type="qwen3", head_dim=4)
 """Of Qwen3, whose template has no system turn of its own."""
 
 

@@ -55,8 +55,7 @@ def of_run(
         raise Problem("plan.more_ranks", where=recipe.file, ranks=ranks, cards=there.count)
     spec = named(recipe.model.path, recipe.model_folder)
     train, dtype = recipe.train, recipe.model.dtype
-    width = 4 if dtype == "float32" or (there.is_cpu and dtype == "auto") else 2
-    strategy = asked.strategy(recipe, width)
+    strategy = asked.strategy(recipe, asked.width_bytes(recipe, there.is_cpu))
     chosen = engine or ("torch" if recipe.backend == "auto" else recipe.backend)
     plan = judge.make(spec, strategy, chosen, there, dtype)
     cards = there.count or ranks

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tengtune.cli import plan_ask
+from tengtune.plan.columns import gb, table
 from tengtune.plan.strategy import Method, Range
 from tengtune.ui import language
 from tengtune.ui.console import Console
@@ -32,7 +33,6 @@ class Sides:
 def show(console: Console, model: str, asked: Sides) -> int:
     """A line for each method on each hardware, and one for answering."""
     from tengtune.plan import compare
-    from tengtune.plan.columns import table
 
     spec = plan_ask.named(model)
     methods: tuple[Method, ...] = tuple(dict.fromkeys(asked.methods)) or ("lora", "full")
@@ -67,21 +67,27 @@ def _side(side: Side, there: int) -> list[str]:
     least = ["-", "-"]
     if side.least is not None:
         count = side.least.plan.strategy.cards
-        least = [f"{count}{'' if count <= there else '!'}", _gb(_card(side.least))]
+        least = [f"{count}{'' if count <= there else '!'}", gb(_card(side.least).expected)]
     best = ["-"] * 6
     if side.best is not None:
         from tengtune.plan import choices
 
         plan = side.best.plan
-        best = [plan.engine, choices.cards(plan), _gb(_card(side.best)), _gb(plan.host), _gb(plan.disk)]
+        best = [
+            plan.engine,
+            choices.cards(plan),
+            gb(_card(side.best).expected),
+            gb(plan.host.expected),
+            gb(plan.disk.expected),
+        ]
         best.append(choices.speed(side.best))
     return [side.hardware.name, names[side.method], *least, *best]
 
 
 def _answering(each: Answering) -> list[str]:
     names: dict[str, str] = language.lookup("plan.uses")
-    needs = [_gb(each.card), _gb(each.host), _gb(each.disk)]
-    least = ["1", _gb(each.card)] if each.fits else ["-", _gb(each.card)]
+    needs = [gb(each.card.expected), gb(each.host.expected), gb(each.disk.expected)]
+    least = ["1", gb(each.card.expected)] if each.fits else ["-", gb(each.card.expected)]
     best = ["torch", "1", *needs, "-"] if each.fits else ["-"] * 6
     return [each.hardware.name, names["answers"], *least, *best]
 
@@ -90,20 +96,12 @@ def _card(way: Way) -> Range:
     return way.plan.host if way.plan.hardware.is_cpu else way.plan.card.total
 
 
-def _gb(need: Range) -> str:
-    size = need.expected / 1e9
-    return f"{size:.1f}" if size < 99.95 else f"{size:.0f}"
-
-
 def _data(model: str, sides: list[Side], answers: list[Answering]) -> dict[str, Any]:
     """The same for --json; bytes."""
     from tengtune.plan import choices
 
     def one(way: Way | None) -> dict[str, Any] | None:
         return None if way is None else choices.data([way])[0]
-
-    def three(need: Range) -> dict[str, int]:
-        return {"low": round(need.low), "expected": round(need.expected), "high": round(need.high)}
 
     return {
         "model": model,
@@ -121,9 +119,9 @@ def _data(model: str, sides: list[Side], answers: list[Answering]) -> dict[str, 
             {
                 "hardware": each.hardware.name,
                 "fits": each.fits,
-                "card": three(each.card),
-                "host": three(each.host),
-                "disk": three(each.disk),
+                "card": each.card.rounded(),
+                "host": each.host.rounded(),
+                "disk": each.disk.rounded(),
             }
             for each in answers
         ],

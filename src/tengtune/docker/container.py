@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import tengtune
+from tengtune import facts
 from tengtune.docker.machine import Machine
 from tengtune.docker.places import Mount
-from tengtune.docker.table import read
 from tengtune.ui.lists import joined
 from tengtune.ui.problems import Problem
 
@@ -37,7 +37,7 @@ class Container:
     @property
     def devices(self) -> list[str]:
         """The nodes of the cards, then those that go with them."""
-        return [*(f"/dev/davinci{card}" for card in self.cards), *read("docker")["devices"]]
+        return [*(f"/dev/davinci{card}" for card in self.cards), *facts.tree("docker.yaml")["devices"]]
 
     @property
     def environment(self) -> dict[str, str]:
@@ -57,7 +57,7 @@ def host_mounts(machine: Machine) -> tuple[list[Mount], list[str]]:
     """The driver's part of the host, read-only, and what of it is not there; all of it on a machine without a
     card, where nothing can be looked up."""
     found, lacking = [], []
-    for row in read("docker")["mounts"]:
+    for row in facts.tree("docker.yaml")["mounts"]:
         paths = [path.format(ascend=machine.ascend) for path in row["paths"]]
         there = [path for path in paths if machine.has(path)] if machine.cards else paths
         if there:

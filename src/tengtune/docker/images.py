@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from tengtune import facts
 from tengtune.docker.machine import Machine
-from tengtune.docker.table import read
 from tengtune.plan import hardware
 from tengtune.ui import language
 from tengtune.ui.lists import joined
@@ -37,7 +37,9 @@ def choose(chip: str | None, backend: str, machine: Machine) -> Image:
         raise Problem("docker.chip_unknown", where="--chip", chips=joined(CHIPS))
     if chip not in CHIPS:
         raise Problem("docker.chip_inference", where=chip, chip=chip)
-    known = [row for row in read("images")["images"] if (row["chip"], row["backend"]) == (chip, backend)]
+    known = [
+        row for row in facts.tree("images.yaml")["images"] if (row["chip"], row["backend"]) == (chip, backend)
+    ]
     for row in known:
         if machine.architecture in (None, *row["machines"]) and _fits(machine.driver, row["drivers"]):
             fixed = (row["image"], str(row["cann"]), tuple(row["machines"]), row["install"])

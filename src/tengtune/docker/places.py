@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from tengtune.docker.table import read
+from tengtune import facts
 from tengtune.files import as_name, as_text
 from tengtune.models.hub_id import MODELS
 from tengtune.recipe import Recipe
@@ -184,6 +184,6 @@ def _unfit(path: str) -> str:
 
 def _covered(target: str) -> Iterator[str]:
     """The places of the image that a mount on `target` would hide or fall into."""
-    covered: dict[str, Iterable[str]] = read("docker")["covered"]
+    covered: dict[str, Iterable[str]] = facts.tree("docker.yaml")["covered"]
     yield from (place for place in covered["whole"] if _below(place, target))
     yield from (place for place in covered["below"] if _below(target, place))

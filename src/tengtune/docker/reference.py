@@ -5,8 +5,8 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping
 
+from tengtune import facts
 from tengtune.docker.render import over_lines
-from tengtune.docker.table import read
 from tengtune.ui.problems import Problem
 
 NAMES = ("recipe", "docker_qwen.sh")
@@ -15,7 +15,7 @@ NAMES = ("recipe", "docker_qwen.sh")
 def words(name: str, given: Mapping[str, str | None]) -> list[str]:
     """The arguments of one of NAMES. `given`: image, checkpoint, name, None for the reference's own; Problem
     for one that this command does not take."""
-    known = read("docker")["reference"][name]
+    known = facts.tree("docker.yaml")["reference"][name]
     for key, value in given.items():
         if value is not None and key not in known["takes"]:
             raise Problem("docker.not_taken", where=f"--{key}", name=name)
@@ -36,4 +36,4 @@ def command(words: list[str]) -> str:
 
 def lacks(name: str) -> list[str]:
     """What it lacks, as codes of messages."""
-    return [f"docker.lacks_{each}" for each in read("docker")["reference"][name]["lacks"]]
+    return [f"docker.lacks_{each}" for each in facts.tree("docker.yaml")["reference"][name]["lacks"]]

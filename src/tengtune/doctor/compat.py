@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import csv
-import functools
 import re
 from dataclasses import dataclass
-from importlib import resources
 from typing import Literal
 
+from tengtune import facts
 from tengtune.host import releases
 from tengtune.host.versions import Release
 
@@ -30,11 +28,9 @@ class Verdict:
     wanted: str = ""
 
 
-@functools.cache
 def table(name: str) -> tuple[Row, ...]:
     """The rows of facts/compat/<name>.csv."""
-    text = resources.files("tengtune.facts").joinpath("compat", f"{name}.csv").read_text("utf-8")
-    return tuple(csv.DictReader(text.splitlines()))
+    return facts.rows(f"compat/{name}.csv")
 
 
 def driver_for(cann: str, driver: str) -> Verdict:

@@ -85,9 +85,8 @@ def _hardware(case: Case) -> Hardware | None:
 def _sum(case: Case, recipe: Recipe, backend: str, spec: ModelSpec, there: Hardware) -> Iterator[Finding]:
     from tengtune.plan import asked, judge
 
-    dtype = recipe.model.dtype
-    width = 4 if dtype == "float32" or (there.is_cpu and dtype == "auto") else 2
-    plan = judge.make(spec, asked.strategy(recipe, width), backend, there, dtype)
+    width = asked.width_bytes(recipe, there.is_cpu)
+    plan = judge.make(spec, asked.strategy(recipe, width), backend, there, recipe.model.dtype)
     if plan.lacking:  # said already, and nothing to reckon
         return
     found = [*_card(plan, recipe), *_memory(case, plan, recipe), *_disk(case, plan, recipe)]
@@ -136,8 +135,7 @@ def _disk(case: Case, plan: Plan, recipe: Recipe) -> Iterator[Finding]:
     from tengtune.plan.strategy import Range
 
     there = _size(recipe) if case.inputs == "here" else 0
-    bounds = (plan.disk.low, plan.disk.expected, plan.disk.high)
-    need = Range(*(max(0.0, each - there) for each in bounds))
+    need = Range(*(max(0.0, each - there) for each in plan.disk.bounds))
     verdict = judged(need, plan.hardware.disk_bytes)
     values = {"need": _gb(need), "span": _span(need), "free": _there(plan.hardware.disk_bytes)}
     if verdict == "no":

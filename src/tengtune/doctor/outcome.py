@@ -7,8 +7,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from tengtune import capabilities
+from tengtune.backends.probe import LOAD
 from tengtune.doctor.finding import Finding, Level
-from tengtune.doctor.trial import LOAD, End, Probe
+from tengtune.doctor.trial import End, Probe
 from tengtune.ui import language
 from tengtune.ui.lists import joined
 

@@ -15,20 +15,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tengtune.backends.probe import DONE, LOAD
 from tengtune.cluster.place import PROGRESS, Place
 from tengtune.host.place import kill
 from tengtune.ui.problems import Stopped
 
-LOAD = "load"
-"""What a probe does first: its framework is loaded, and the device chosen."""
 POLL_S = 0.05
 TOGETHER_S = 2.0
 """How long one of several that wait for each other may go on when another has failed."""
 MOST_LOG = 1 << 20
 MOST_SAID = 1 << 30
 """Bytes after which a program that prints is taken to do so without end, before it fills the disk."""
-_LAST = b'{"done": true}\n'
-"""What a probe writes when it is through."""
 _RANKS = (*Place().environment(":"), PROGRESS, "MS_ROLE", "MS_WORKER_NUM")
 """Variables of a launcher, which would make a probe one of its ranks."""
 
@@ -129,7 +126,7 @@ def _size(file: Path) -> int:
 
 
 def _done(place: Path) -> bool:
-    return place.exists() and place.read_bytes().endswith(_LAST)
+    return place.exists() and place.read_text("utf-8").endswith(json.dumps(DONE) + "\n")
 
 
 def _end(probe: Probe, code: int | None, place: Path) -> End:

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib import resources
 from typing import Literal
 
+from tengtune import facts
 from tengtune.evaluate.questions import Free, Mark
 from tengtune.evaluate.read import QuestionSet
 from tengtune.evaluate.score import by_chance
@@ -47,9 +47,6 @@ class Judgement:
 
 def general_questions() -> QuestionSet:
     """The general questions, Chinese and English."""
-    import yaml
-
-    text = resources.files("tengtune.facts").joinpath("general.yaml").read_text(encoding="utf-8")
     questions = [
         Free(
             f"{language}:{number}",
@@ -58,7 +55,7 @@ def general_questions() -> QuestionSet:
             ANSWER_TOKENS,
             tuple(map(tuple, entry["keywords"])),
         )
-        for language, entries in yaml.safe_load(text).items()
+        for language, entries in facts.tree("general.yaml").items()
         for number, entry in enumerate(entries)
     ]
     return QuestionSet(NAME, "free", list(questions))

@@ -7,14 +7,14 @@ import functools
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from tengtune import facts
 from tengtune.explain.sieve import SHORTEST
 from tengtune.files import open_plain
 from tengtune.ui import language
-from tengtune.ui.lists import joined
+from tengtune.ui.lists import joined, size
 from tengtune.ui.problems import Problem, os_errors
 
 KINDS = ("root", "symptom", "warning", "wrapper")
@@ -59,16 +59,17 @@ def load(own: Iterable[Path] = ()) -> dict[str, Error]:
     found = dict(_ours())
     for path in own:
         with os_errors(path), open_plain(path) as stream:
-            text = stream.read(MOST_BYTES)
+            text = stream.read(MOST_BYTES + 1)
+        if len(text) > MOST_BYTES:
+            raise Problem("explain.bad_facts", where=path, reason=f"> {size(MOST_BYTES)}")
         found |= _read(text, path)
     return found
 
 
 @functools.cache
 def _ours() -> Mapping[str, Error]:
-    folder = resources.files("tengtune.facts")
-    found = _read(folder.joinpath("errors.yaml").read_bytes(), Path("errors.yaml"))
-    return found | _health(folder.joinpath("npu_health_codes.csv").read_text("utf-8"))
+    found = _read(facts.text("errors.yaml"), Path("errors.yaml"))
+    return found | _health(facts.text("npu_health_codes.csv"))
 
 
 def exception_of_a_rank() -> Error:
@@ -79,11 +80,11 @@ def exception_of_a_rank() -> Error:
     return Error("own_exception", "root", (), None, (), None, texts, "tengtune")
 
 
-def _read(text: bytes, path: Path) -> dict[str, Error]:
+def _read(text: str | bytes, path: Path) -> dict[str, Error]:
     import yaml
 
     try:
-        tree = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+        tree = facts.parsed(text)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise Problem("explain.bad_facts", where=path, reason=" ".join(str(error).split())[:300]) from error
     if not isinstance(tree, dict):

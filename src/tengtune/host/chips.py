@@ -6,9 +6,9 @@ import functools
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from importlib import resources
 from typing import Any
 
+from tengtune import facts
 from tengtune.host.place import Output, Place
 
 
@@ -43,12 +43,9 @@ class Facts:
 
 
 @functools.cache
-def facts() -> Facts:
+def table() -> Facts:
     """facts/npus.yaml."""
-    import yaml
-
-    text = resources.files("tengtune.facts").joinpath("npus.yaml").read_text("utf-8")
-    tree = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    tree = facts.tree("npus.yaml")
     generations = {
         name: Generation(name, **{**values, "counts": tuple(values.get("counts", ()))})
         for name, values in tree["generations"].items()
@@ -61,7 +58,7 @@ def generation(name: str, layout: str | None = None, ddr_mb: int | None = None) 
 
     ddr_mb: what the table has as the card's memory beside HBM.
     """
-    known = facts()
+    known = table()
     plain = name.removeprefix("Ascend").lstrip()
     if plain in known.names and (
         plain == name or plain != "910B"
@@ -81,7 +78,7 @@ _LSPCI = re.compile(r"^\s*([0-9a-fA-F:.]+)\s.*(?:19e5:|Huawei.*\bDevice )([0-9a-
 def on_the_bus(place: Place, lspci: Output) -> list[tuple[str, Generation]]:
     """(address, generation) of the Ascend cards on the PCI bus, there without any driver: from lspci, or
     from /sys where there is no such command."""
-    by_id = {each.pci: each for each in facts().generations.values() if each.pci}
+    by_id = {each.pci: each for each in table().generations.values() if each.pci}
     found = [(match[1], match[2].lower()) for match in _LSPCI.finditer(lspci.text)]
     return [(address, by_id[device]) for address, device in found or _sysfs(place) if device in by_id]
 

@@ -137,7 +137,7 @@ def _card(chip: Chip, table: Table, said: Mapping[tuple[str, ...], Output]) -> C
 
     generation = table.generation(chip)
     if generation is None and npu_smi_queries.read_usages(text("usages")).first_generation:
-        generation = chips.facts().generations["910"]
+        generation = chips.table().generations["910"]
     _, codes = npu_smi_queries.read_health(text("health"))
     board = npu_smi_queries.read_board(text("board"))
     tflops = next(

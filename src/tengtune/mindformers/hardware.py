@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from tengtune.mindformers.table import facts
+from tengtune.mindformers.table import known
 from tengtune.recipe import Recipe
 from tengtune.ui.lists import joined
 from tengtune.ui.problems import Problem
@@ -42,7 +42,7 @@ def of_run(recipe: Recipe) -> Hardware:
 
 def parse(text: str) -> Hardware:
     """Problem for a text that is none, or cards we do not know."""
-    kinds, aliases = facts()["hardware"], facts()["aliases"]
+    kinds, aliases = known()["hardware"], known()["aliases"]
     parts = text.lower().translate(_SAME).split("x")
     named = parts[-1] in kinds or parts[-1] in aliases
     kind = aliases.get(parts[-1], parts[-1]) if named else USUAL
@@ -56,5 +56,5 @@ def parse(text: str) -> Hardware:
 
 
 def _of(kind: str, nodes: int, cards: int) -> Hardware:
-    known: dict[str, Any] = facts()["hardware"][kind]
-    return Hardware(nodes, cards, kind, known["memory"], known["bfloat16"], known["flash"])
+    values: dict[str, Any] = known()["hardware"][kind]
+    return Hardware(nodes, cards, kind, values["memory"], values["bfloat16"], values["flash"])

@@ -45,7 +45,7 @@ def _one_of(choices: tuple[str, ...], value: Any) -> str:
 
 
 def _schedule(reading: Reading) -> None:
-    kinds = table.facts()["types"]["schedules"]
+    kinds = table.known()["types"]["schedules"]
     kind = reading.checked("lr_schedule.type", _word)
     power = reading.checked("lr_schedule.power", number, 1.0)
     if kind not in kinds or (kind == "PolynomialWithWarmUpLR" and power != 1):
@@ -72,7 +72,7 @@ def _optimizer(reading: Reading) -> None:
     kind = reading.checked("optimizer.type", _word)
     if kind is None:
         return
-    corrects = table.facts()["types"]["optimizers"].get(kind)
+    corrects = table.known()["types"]["optimizers"].get(kind)
     if corrects is None:
         reading.note("trap", "optimizer.type", "read_optimizer", found=shown(kind))
         return

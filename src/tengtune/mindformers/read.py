@@ -40,12 +40,12 @@ def read(path: Path, data: Path | None = None) -> Reading:
     family = _family(model)
     experts = table.value(tree, "moe_config.expert_num")
     if family is None or experts not in (None, 1):
-        known = joined(table.facts()["types"]["models"])
+        known = joined(table.known()["types"]["models"])
         found = joined(f"{key} {shown(model.get(key))}" for key in ("type", "qkv_has_bias"))
         found = found if family is None else f"expert_num {shown(experts)}"
         where = place(path, lines, ("model", "model_config", "type"))
         raise Problem("mindformers.other_model", where=where, found=found, known=known)
-    lacking = [key for key in table.facts()["needed"] if table.value(tree, key) is None]
+    lacking = [key for key in table.known()["needed"] if table.value(tree, key) is None]
     if lacking:
         raise Problem("mindformers.lacking", where=path, keys=joined(lacking))
     reading = Reading(path, tree, lines, family, data)
@@ -61,7 +61,7 @@ def read(path: Path, data: Path | None = None) -> Reading:
 def _family(model: Tree) -> Family | None:
     """Whose model it is. Llama's own has no biases at q, k and v."""
     kind = model.get("type")
-    family: Family | None = table.facts()["types"]["models"].get(kind) if isinstance(kind, str) else None
+    family: Family | None = table.known()["types"]["models"].get(kind) if isinstance(kind, str) else None
     return None if family == "qwen2" and model.get("qkv_has_bias") is not True else family
 
 
@@ -94,7 +94,7 @@ def _one_shape(tree: Tree, lines: Lines, path: Path) -> None:
 
 def _by_table(reading: Reading) -> None:
     """The keys that say the same on both sides, with mindformers' own default where its file is silent."""
-    defaults: dict[str, Any] = table.facts()["defaults"]
+    defaults: dict[str, Any] = table.known()["defaults"]
     lora = reading.at("model.model_config.pet_config") is not None
     for row in table.rows():
         if row.ours.startswith("lora.") and not lora:

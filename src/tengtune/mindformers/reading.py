@@ -87,7 +87,7 @@ class Reading:
 
     def left(self) -> list[Left]:
         """All keys that were not taken."""
-        used, words = {each.theirs for each in self.taken}, table.facts()["unmapped"]
+        used, words = {each.theirs for each in self.taken}, table.known()["unmapped"]
         return [
             Left(path, value, table.longest(path, words) or "unknown")
             for path, _, value in table.leaves(self.tree)

@@ -9,11 +9,9 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
-from importlib import resources
 from typing import Any
 
-import yaml
-
+from tengtune import facts
 from tengtune.run_yaml import KeyPath
 
 Tree = dict[str, Any]
@@ -30,18 +28,16 @@ class Row:
     codec: str
 
 
-@functools.cache
-def facts() -> Tree:
-    """The file, parsed."""
-    text = resources.files("tengtune.facts").joinpath("mindformers.yaml").read_text(encoding="utf-8")
-    loaded: Tree = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
-    return loaded
+def known() -> Tree:
+    """facts/mindformers.yaml."""
+    found: Tree = facts.tree("mindformers.yaml")
+    return found
 
 
 @functools.cache
 def rows() -> tuple[Row, ...]:
     """The table of keys."""
-    return tuple(Row(each["ours"], tuple(each["theirs"]), each["as"]) for each in facts()["keys"])
+    return tuple(Row(each["ours"], tuple(each["theirs"]), each["as"]) for each in known()["keys"])
 
 
 def way(tree: Any, path: str) -> KeyPath | None:

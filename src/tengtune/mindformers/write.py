@@ -146,9 +146,9 @@ def _as_recorded(work: Job) -> Job:
 def trees(work: Job) -> dict[str, Tree]:
     """The files by name, as trees; Problem for LoRA targets the model has not."""
     tuning, predicting = work.names
-    tree: Tree = copy.deepcopy(table.facts()["forms"][work.skeleton])
+    tree: Tree = copy.deepcopy(table.known()["forms"][work.skeleton])
     if work.recipe.train.optimizer == "mindformers":  # all releases have r1.0's, with r1.0's keys
-        tree["optimizer"] = copy.deepcopy(table.facts()["forms"]["r1.0"]["optimizer"])
+        tree["optimizer"] = copy.deepcopy(table.known()["forms"]["r1.0"]["optimizer"])
     _fill_table(tree, work)
     for path, new in {**_model(work), **_learning(work), **_machine(work), **_adapter(work)}.items():
         if table.way(tree, path) is not None:
@@ -250,7 +250,7 @@ def _adapter(work: Job) -> dict[str, Any]:
 
 def _predicting(tuning: Tree, work: Job) -> Tree:
     """The file to predict with: the merged model on one card."""
-    tree, rules = copy.deepcopy(tuning), table.facts()["predict"]
+    tree, rules = copy.deepcopy(tuning), table.known()["predict"]
     for path in rules["drop"][work.skeleton]:
         table.drop(tree, path)
     table.drop(tree, "runner_config.gradient_accumulation_steps")

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import csv
 import difflib
 import functools
 import re
-from importlib import resources
 from pathlib import Path
+
+from tengtune import facts
 
 MODELS = "models"
 """The folder downloads go to unless another is named; never the owner in an id."""
@@ -53,8 +53,7 @@ def joined(name: str) -> str:
 @functools.cache
 def known_ids() -> tuple[str, ...]:
     """The ids of the Qwen models in facts/models.csv, base and chat."""
-    text = resources.files("tengtune.facts").joinpath("models.csv").read_text(encoding="utf-8")
-    rows = csv.DictReader(text.splitlines())
+    rows = facts.rows("models.csv")
     return tuple(f"Qwen/{row['name']}{suffix}" for row in rows for suffix in _SUFFIXES[row["family"]])
 
 

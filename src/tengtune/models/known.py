@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import csv
 import functools
-from importlib import resources
 from typing import cast
 
+from tengtune import facts
 from tengtune.models.hub_id import joined, nearest
 from tengtune.models.spec import Family, ModelSpec
 from tengtune.ui import lists
@@ -17,8 +16,7 @@ _SUFFIXES = ("-chat", "-instruct", "-base")
 @functools.cache
 def table() -> dict[str, ModelSpec]:
     """Every model of facts/models.csv by name."""
-    text = resources.files("tengtune.facts").joinpath("models.csv").read_text(encoding="utf-8")
-    return {row["name"]: _spec(row) for row in csv.DictReader(text.splitlines())}
+    return {row["name"]: _spec(row) for row in facts.rows("models.csv")}
 
 
 def spec(text: str) -> ModelSpec | None:

@@ -6,6 +6,12 @@ from tengtune.plan.strategy import Strategy
 from tengtune.recipe import Recipe
 
 
+def width_bytes(recipe: Recipe, on_cpu: bool) -> int:
+    """Of a number of the compute type: `auto` is float32 on a CPU, and on cards a type of 16 bits."""
+    dtype = recipe.model.dtype
+    return 4 if dtype == "float32" or (on_cpu and dtype == "auto") else 2
+
+
 def strategy(recipe: Recipe, width_bytes: int) -> Strategy:
     """The strategy of a run file that computes in numbers of `width_bytes`."""
     lora, train, parallel = recipe.lora, recipe.train, recipe.parallel

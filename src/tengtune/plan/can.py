@@ -3,10 +3,9 @@ capabilities.py, which loads pydantic for run files."""
 
 from __future__ import annotations
 
-import functools
-from importlib import resources
 from typing import Literal
 
+from tengtune import facts
 from tengtune.models.spec import ModelSpec
 from tengtune.plan.hardware import Hardware
 from tengtune.plan.profiles import OURS
@@ -76,16 +75,5 @@ def unverified(spec: ModelSpec, strategy: Strategy, engine: str, kind: Kind, dty
 
 def verdict(name: str, engine: str, kind: Kind) -> Verdict:
     """A cell of the table; no for what is not in it."""
-    table = _table()
+    table: dict[str, dict[str, dict[Kind, Verdict]]] = facts.words("capabilities.yaml")
     return table[name][engine][kind] if name in table else "no"
-
-
-@functools.cache
-def _table() -> dict[str, dict[str, dict[str, Verdict]]]:
-    import yaml
-
-    text = resources.files("tengtune.facts").joinpath("capabilities.yaml").read_text(encoding="utf-8")
-    # The base loaders leave yes and no the words they are.
-    loader = getattr(yaml, "CBaseLoader", yaml.BaseLoader)
-    table: dict[str, dict[str, dict[str, Verdict]]] = yaml.load(text, Loader=loader)
-    return table

@@ -9,7 +9,6 @@ from typing import Any
 from tengtune.plan import columns, judge
 from tengtune.plan.judge import Plan
 from tengtune.plan.search import Question, Way
-from tengtune.plan.strategy import Range
 from tengtune.ui import language
 from tengtune.ui.lists import joined
 
@@ -85,9 +84,9 @@ def data(ways: Sequence[Way]) -> list[dict[str, Any]]:
             "base": way.plan.strategy.base,
             "dtype": way.plan.computes_in,
             "verdict": way.plan.verdict,
-            "card": _range(way.plan.card.total),
-            "host": _range(way.plan.host),
-            "disk": _range(way.plan.disk),
+            "card": way.plan.card.total.rounded(),
+            "host": way.plan.host.rounded(),
+            "disk": way.plan.disk.rounded(),
             "margin": round(way.margin),
             "tokens_per_s": _speed(way.plan),
             "upper_bound": way.is_bound,
@@ -132,7 +131,7 @@ def speed(way: Way) -> str:
 def need(plan: Plan) -> str:
     """GB of a card, of a CPU the host's."""
     total = plan.host if plan.hardware.is_cpu else plan.card.total
-    return f"{total.expected / 1e9:.1f}"
+    return columns.gb(total.expected)
 
 
 def _row(number: int, way: Way, asked: Plan | None) -> list[str]:
@@ -159,8 +158,4 @@ def _identity(plan: Plan) -> object:
 
 
 def _speed(plan: Plan) -> dict[str, int] | None:
-    return None if plan.pace is None else _range(plan.pace.tokens_per_s * plan.strategy.cards)
-
-
-def _range(each: Range) -> dict[str, int]:
-    return {"low": round(each.low), "expected": round(each.expected), "high": round(each.high)}
+    return None if plan.pace is None else (plan.pace.tokens_per_s * plan.strategy.cards).rounded()

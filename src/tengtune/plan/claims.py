@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from importlib import resources
 from typing import Any
 
+from tengtune import facts
 from tengtune.plan.judge import Plan
 from tengtune.ui import language
 
@@ -31,7 +30,7 @@ def of(plan: Plan) -> list[Claim]:
     """The claims about a plan that does not fit, or hardly; none of one that fits."""
     if plan.verdict not in ("no", "tight"):
         return []
-    return [_claim(each, plan) for each in _facts() if _is_about(each, plan)]
+    return [_claim(each, plan) for each in facts.tree("claims.yaml") if _is_about(each, plan)]
 
 
 def lines(claims: Sequence[Claim]) -> list[str]:
@@ -88,12 +87,3 @@ def _line(claim: Claim) -> str:
     )
     code = "plan.claim_holds" if claim.holds else "plan.claim_fails"
     return language.say(code, claim=language.lookup("plan.claim_names")[claim.name], sum=shown)
-
-
-@functools.cache
-def _facts() -> list[dict[str, Any]]:
-    import yaml
-
-    text = resources.files("tengtune.facts").joinpath("claims.yaml").read_text(encoding="utf-8")
-    found: list[dict[str, Any]] = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
-    return found

@@ -1,22 +1,23 @@
-"""Tables of plain text whose columns stand below each other in Chinese, too."""
+"""Tables of plain text whose columns stand below each other in Chinese, too, and the sizes in them."""
 
 from __future__ import annotations
 
 import re
-import unicodedata
 from collections.abc import Sequence
 
+from tengtune.ui.layout import columns as width
+
 _FIGURE = re.compile(r"[-?]|[<=]*\d[\d.x !*]*")
-
-
-def width(text: str) -> int:
-    """Columns on a terminal: Chinese characters take two."""
-    return sum(2 if unicodedata.east_asian_width(character) in "WF" else 1 for character in text)
 
 
 def padded(text: str, columns: int) -> str:
     """The text with blanks behind it."""
     return text + " " * (columns - width(text))
+
+
+def gb(size_bytes: float) -> str:
+    """A size in GB, 1e9 bytes: to a tenth below 100."""
+    return f"{size_bytes / 1e9:.1f}" if size_bytes < 99.95e9 else f"{size_bytes / 1e9:.0f}"
 
 
 def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import difflib
-import functools
 import re
 from dataclasses import dataclass, replace
-from importlib import resources
 from typing import Any
 
+from tengtune import facts
 from tengtune.host import chips
 from tengtune.host.place import Place
 from tengtune.plan import names
@@ -61,7 +60,7 @@ class Hardware:
     @property
     def plain_attention(self) -> bool:
         """Whether it is known to have no fused attention. (facts/npus.yaml)"""
-        known = chips.facts().generations.get(self.generation or "")
+        known = chips.table().generations.get(self.generation or "")
         return known is not None and known.fused_attention is False
 
     def together(self, cards: int) -> bool:
@@ -73,14 +72,10 @@ class Hardware:
         return max((count for count in self.counts if count <= cards), default=cards)
 
 
-@functools.cache
-def facts() -> dict[str, Any]:
+def table() -> dict[str, Any]:
     """facts/hardware.yaml."""
-    import yaml
-
-    text = resources.files("tengtune.facts").joinpath("hardware.yaml").read_text("utf-8")
-    tree: dict[str, Any] = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
-    return tree
+    found: dict[str, Any] = facts.tree("hardware.yaml")
+    return found
 
 
 def find(text: str) -> Hardware:
@@ -122,7 +117,7 @@ def _spread(card: Hardware, counted: names.Counted) -> tuple[int, int | None, tu
 
 def _most(card: Hardware) -> int | None:
     """How many such cards a machine holds; None where that is not known."""
-    most: dict[str, int] = facts()["machines"]
+    most: dict[str, int] = table()["machines"]
     return most.get(card.chip or "", most.get(card.generation or ""))
 
 
@@ -135,7 +130,7 @@ def with_this_host(found: Hardware) -> Hardware:
 
 def _named(name: str, text: str) -> Hardware:
     """The hardware of a name: CPU, product, chip, another maker's card, or a mere size."""
-    tree = facts()
+    tree = table()
     if names.key(name) == "cpu":
         return Hardware("CPU", None, None, None, _range(tree["other"]), 0.0)
     stated = _SIZE.search(name)
@@ -169,7 +164,7 @@ def _named(name: str, text: str) -> Hardware:
     if stated and not without:
         card = ascend(f"{stated[1]} GB", int(stated[1]))
         return replace(card, doubts=("plan.any_card", *card.doubts))
-    chips_known = chips.facts().names
+    chips_known = chips.table().names
     other = next((each for each in chips_known if names.key(each) == bare), None)
     if other is not None:
         raise Problem("plan.no_training", where=text, name=other, exit_code=3)
@@ -177,7 +172,7 @@ def _named(name: str, text: str) -> Hardware:
 
 
 def _product(name: str, values: dict[str, Any], stated: re.Match[str] | None) -> Hardware:
-    tree = facts()
+    tree = table()
     size = int(stated[1]) if stated else tree["chips"][values["chip"]]
     card = ascend(values["chip"], size)
     doubts = ("plan.memory_unproved",) if values.get("doubt") == "memory" and not stated else ()
@@ -188,7 +183,7 @@ def _product(name: str, values: dict[str, Any], stated: re.Match[str] | None) ->
 
 def ascend(chip: str, size_gib: int) -> Hardware:
     """An Ascend card of this nominal memory; `chip` as npu-smi calls it."""
-    known, made = facts()["ascend"], chips.facts()
+    known, made = table()["ascend"], chips.table()
     generation = "A3" if chip == "A3" else made.names.get(chip)
     usable = known["usable_gib"].get(size_gib)
     card = Hardware(
@@ -199,7 +194,7 @@ def ascend(chip: str, size_gib: int) -> Hardware:
         _range(known),
         known["link_gb"] * 1e9,
         generation=generation,
-        chip=chip if chip in facts()["chips"] else None,
+        chip=chip if chip in table()["chips"] else None,
         counts=made.generations[generation].counts if generation else (),
         doubts=() if usable is not None else ("plan.nominal",),
     )
@@ -208,7 +203,7 @@ def ascend(chip: str, size_gib: int) -> Hardware:
 
 def _with_speed(card: Hardware, name: str) -> Hardware:
     """The card with its peak, its memory's bandwidth and its links, as far as they are known."""
-    speed = facts()["speeds"].get(name)
+    speed = table()["speeds"].get(name)
     if speed is None:
         return card
     peak = Range(*(1e12 * number for number in speed["tflops"]))
@@ -221,7 +216,7 @@ def _linked(card: Hardware, name: str | None) -> Hardware:
     """The card with its links to others, by their kind."""
     if name is None:
         return card
-    links = facts()["links"][name]
+    links = table()["links"][name]
     inside, between = links["gb_s"], links.get("node_gb_s")
     return replace(
         card,
@@ -252,7 +247,7 @@ def _range(values: dict[str, Any]) -> Range:
 
 
 def _unknown(text: str) -> Problem:
-    tree = facts()
+    tree = table()
     known = [*tree["products"], *(name.lower() for name in tree["chips"]), *tree["others"], "cpu"]
     counted = names.counted(text)
     plain = names.key(text if counted is None else counted.name)

@@ -114,7 +114,7 @@ def _sharing(row: Row) -> str:
 
 
 def _gb(size: float | None) -> str:
-    return "-" if size is None else f"{size / 1e9:.1f}"
+    return "-" if size is None else columns.gb(size)
 
 
 def _rounded(number: float | None) -> str:

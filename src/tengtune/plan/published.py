@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import csv
 import functools
 import re
 from dataclasses import dataclass, replace
-from importlib import resources
 
+from tengtune import facts
 from tengtune.models import known
 from tengtune.models.spec import ModelSpec
 from tengtune.plan import hardware, memory
@@ -66,11 +65,9 @@ class Row:
         return found.total.expected + self.idle_bytes
 
 
-@functools.cache
 def entries() -> tuple[dict[str, str], ...]:
     """All lines of the table."""
-    text = resources.files("tengtune.facts").joinpath("measurements.csv").read_text(encoding="utf-8")
-    return tuple(csv.DictReader(text.splitlines()))
+    return facts.rows("measurements.csv")
 
 
 @functools.cache

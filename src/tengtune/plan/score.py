@@ -3,12 +3,11 @@ prints more of it."""
 
 from __future__ import annotations
 
-import functools
 import statistics
 from collections.abc import Sequence
 from dataclasses import replace
-from importlib import resources
 
+from tengtune import facts
 from tengtune.plan import published, time
 from tengtune.plan.judge import Plan
 from tengtune.plan.profiles import OURS
@@ -83,15 +82,9 @@ def table() -> dict[str, dict[str, list[float]]]:
     return {name: scores for name, scores in found.items() if scores}
 
 
-@functools.cache
-def facts() -> dict[str, dict[str, list[float]]]:
+def known() -> dict[str, dict[str, list[float]]]:
     """facts/scores.yaml: `table` as it was made, so that no plan takes the time to make it."""
-    import yaml
-
-    text = resources.files("tengtune.facts").joinpath("scores.yaml").read_text("utf-8")
-    found: dict[str, dict[str, list[float]]] = yaml.load(
-        text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    )
+    found: dict[str, dict[str, list[float]]] = facts.tree("scores.yaml")
     return found
 
 
@@ -99,7 +92,7 @@ def line(plan: Plan) -> str:
     """How far published runs of the plan's program lay from the sum; for ours, of which none is published,
     those of all programs."""
     ours = plan.profile.name in OURS
-    scores = facts().get("all" if ours else plan.profile.name, {})
+    scores = known().get("all" if ours else plan.profile.name, {})
     values = {kind: _said(scores.get(kind)) for kind in ("peaks", "speeds")}
     return language.say("plan.trust_ours" if ours else "plan.trust", program=plan.profile.name, **values)
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tengtune.plan import choices, memory, score, time_screen
-from tengtune.plan.columns import padded, width
+from tengtune.plan.columns import gb, padded
 from tengtune.plan.hardware import GIB
 from tengtune.plan.judge import Plan, Verdict
 from tengtune.plan.profiles import OURS, PROFILES
@@ -15,6 +15,7 @@ from tengtune.plan.remedy import Remedy
 from tengtune.plan.strategy import Range
 from tengtune.plan.work import Work
 from tengtune.ui import language
+from tengtune.ui.layout import columns
 from tengtune.ui.lists import joined
 
 _COLOURS: dict[Verdict, str] = {
@@ -81,13 +82,21 @@ def data(plan: Plan, name: str, remedies: Sequence[Remedy], work: Work | None) -
         "verdict": plan.answer,
         "card": {
             "verdict": plan.card_verdict,
-            "needs": _data(plan.card.total),
+            "needs": plan.card.total.rounded(),
             "usable": plan.hardware.usable_bytes,
             "nominal": plan.hardware.memory_bytes,
-            "terms": {name: _data(each) for name, each in plan.card.terms.items()},
+            "terms": {name: each.rounded() for name, each in plan.card.terms.items()},
         },
-        "host": {"verdict": plan.host_verdict, "needs": _data(plan.host), "there": plan.hardware.host_bytes},
-        "disk": {"verdict": plan.disk_verdict, "needs": _data(plan.disk), "there": plan.hardware.disk_bytes},
+        "host": {
+            "verdict": plan.host_verdict,
+            "needs": plan.host.rounded(),
+            "there": plan.hardware.host_bytes,
+        },
+        "disk": {
+            "verdict": plan.disk_verdict,
+            "needs": plan.disk.rounded(),
+            "there": plan.hardware.disk_bytes,
+        },
         "time": time_screen.data(plan, work),
         "lacking": list(plan.lacking),
         "remedies": [
@@ -95,8 +104,8 @@ def data(plan: Plan, name: str, remedies: Sequence[Remedy], work: Work | None) -
                 "changes": {change.key: change.value for change in remedy.changes},
                 "verdict": remedy.plan.answer,
                 "more_cards": remedy.more_cards,
-                "card": _data(remedy.plan.card.total),
-                "host": _data(remedy.plan.host),
+                "card": remedy.plan.card.total.rounded(),
+                "host": remedy.plan.host.rounded(),
                 "lacking": list(remedy.plan.lacking),
             }
             for remedy in remedies
@@ -150,7 +159,7 @@ def _short(plan: Plan) -> str:
         "disk": (plan.disk_verdict, plan.disk, plan.hardware.disk_bytes),
     }
     missing = [
-        names[name].format(missing=_gb(need.expected - (there or 0)))
+        names[name].format(missing=gb(need.expected - (there or 0)))
         for name, (verdict, need, there) in pairs.items()
         if verdict == "no"
     ]
@@ -191,8 +200,8 @@ def remedy_text(remedy: Remedy, today: bool) -> str:
         "plan.remedy_more" if remedy.more_cards else code,
         changes=joined(map(str, remedy.changes)),
         verdict=language.lookup("plan.verdicts")[plan.verdict],
-        card=_gb(plan.card.total.expected),
-        host=_gb(plan.host.expected),
+        card=gb(plan.card.total.expected),
+        host=gb(plan.host.expected),
         features=asked_for(plan.lacking),
     )
 
@@ -246,19 +255,19 @@ def _verdicts(plan: Plan, colour: bool) -> list[str]:
             strict=True,
         )
     )
-    labels = max(width(label) for label, *_ in rows)
-    tags = max(width(names[verdict]) for _, verdict, _, _ in rows)
+    labels = max(columns(label) for label, *_ in rows)
+    tags = max(columns(names[verdict]) for _, verdict, _, _ in rows)
     lines = []
     for label, verdict, need, has in rows:
         on, off = (_COLOURS[verdict], "\033[0m") if colour else ("", "")
-        known = language.say("plan.of", there=_gb(has)) if has else language.say("plan.of_unknown")
+        known = language.say("plan.of", there=gb(has)) if has else language.say("plan.of_unknown")
         tag = padded(names[verdict], tags)
         lines.append(f"{padded(label, labels)}  {on}{tag}{off}  {_need(need)}  {known}")
     return lines
 
 
 def _need(need: Range) -> str:
-    low, expected, high = map(_gb, _three(need))
+    low, expected, high = map(gb, need.bounds)
     code = "plan.needs_exactly" if low == high else "plan.needs"
     return language.say(code, low=low, expected=expected, high=high)
 
@@ -267,8 +276,8 @@ def _one_line(plan: Plan) -> str:
     """The expected sum; what is below 0.05 GB is not named."""
     titles: dict[str, str] = language.lookup("plan.terms")
     named = [(name, each.expected) for name, each in plan.card.terms.items() if each.expected >= 0.05e9]
-    terms = " + ".join(f"{titles[name]} {_gb(size)}" for name, size in named)
-    return language.say("plan.one_line", terms=terms, total=_gb(plan.card.total.expected))
+    terms = " + ".join(f"{titles[name]} {gb(size)}" for name, size in named)
+    return language.say("plan.one_line", terms=terms, total=gb(plan.card.total.expected))
 
 
 def _sum(plan: Plan) -> list[str]:
@@ -276,16 +285,14 @@ def _sum(plan: Plan) -> list[str]:
     titles: dict[str, str] = language.lookup("plan.terms")
     formulas: dict[str, str] = language.lookup("plan.formulas")
     terms = [*plan.card.terms.items(), ("total", plan.card.total)]
-    labels = max(width(titles[name]) for name, _ in terms)
+    labels = max(columns(titles[name]) for name, _ in terms)
     heads = language.lookup("plan.columns")
     lines = [
-        f"{padded(heads[0], labels)}  " + "  ".join(" " * (8 - width(head)) + head for head in heads[1:])
+        f"{padded(heads[0], labels)}  " + "  ".join(" " * (8 - columns(head)) + head for head in heads[1:])
     ]
     for name, each in terms:
-        values = (each.low, each.expected, each.high)
-        lines.append(
-            f"{padded(titles[name], labels)}  " + "  ".join(f"{value / 1e9:8.2f}" for value in values)
-        )
+        figures = "  ".join(f"{value / 1e9:8.2f}" for value in each.bounds)
+        lines.append(f"{padded(titles[name], labels)}  {figures}")
         if name in formulas:
             lines.append("    " + formulas[name])
         if name == "buffers" and plan.profile.gathers == "mindspore" and each.expected:
@@ -317,19 +324,7 @@ def constants(plan: Plan) -> str:
         query=f"{profile.kept.query:g}",
         key_value=f"{profile.kept.key_value:g}",
         ffn=f"{profile.kept.ffn:g}",
-        logit="{:g} / {:g} / {:g}".format(*_three(profile.logit_bytes)),
-        slack="{:g} / {:g} / {:g}".format(*_three(profile.fragmentation)),
-        factor="{:g} / {:g} / {:g}".format(*_three(profile.offload_factor)),
+        logit="{:g} / {:g} / {:g}".format(*profile.logit_bytes.bounds),
+        slack="{:g} / {:g} / {:g}".format(*profile.fragmentation.bounds),
+        factor="{:g} / {:g} / {:g}".format(*profile.offload_factor.bounds),
     )
-
-
-def _three(each: Range) -> tuple[float, float, float]:
-    return each.low, each.expected, each.high
-
-
-def _data(each: Range) -> dict[str, int]:
-    return {"low": round(each.low), "expected": round(each.expected), "high": round(each.high)}
-
-
-def _gb(number: float) -> str:
-    return f"{number / 1e9:.1f}" if number < 99.95e9 else f"{number / 1e9:.0f}"

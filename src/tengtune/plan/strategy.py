@@ -19,6 +19,15 @@ class Range:
     expected: float
     high: float
 
+    @property
+    def bounds(self) -> tuple[float, float, float]:
+        """Low, expected, high."""
+        return self.low, self.expected, self.high
+
+    def rounded(self) -> dict[str, int]:
+        """In whole numbers, for JSON."""
+        return {"low": round(self.low), "expected": round(self.expected), "high": round(self.high)}
+
     def __add__(self, other: Range) -> Range:
         return Range(self.low + other.low, self.expected + other.expected, self.high + other.high)
 

@@ -18,7 +18,7 @@ def lines(plan: Plan, work: Work | None, explain: bool) -> list[str]:
     pace = plan.pace
     if pace is None or plan.card_verdict == "no":
         return []
-    speed = dict(zip(("low", "expected", "high"), map(_tokens, _three(pace.tokens_per_s)), strict=True))
+    speed = dict(zip(("low", "expected", "high"), map(_tokens, pace.tokens_per_s.bounds), strict=True))
     names: dict[str, str] = language.lookup("plan.parts")
     bound = "_bound" if pace.is_bound else ""
     found = [language.say(f"plan.speed{bound}", **speed, binds=names[pace.binds])]
@@ -67,8 +67,8 @@ def _parts(plan: Plan, pace: Pace, names: dict[str, str]) -> list[str]:
         language.say(
             "plan.time_constants",
             flops=f"{time.token_flops(spec, strategy, profile) / 1e9:.1f}",
-            peak="{:.0f} / {:.0f} / {:.0f}".format(*(each / 1e12 for each in _three(hardware.peak_flops))),
-            share="{:g} / {:g} / {:g}".format(*_three(profile.speed.share)),
+            peak="{:.0f} / {:.0f} / {:.0f}".format(*(each / 1e12 for each in hardware.peak_flops.bounds)),
+            share="{:g} / {:g} / {:g}".format(*profile.speed.share.bounds),
             hbm=f"{hardware.hbm_bytes_per_s / 1e9:.0f}",
         )
     )
@@ -92,10 +92,6 @@ def _said(work: Work) -> str:
     )
 
 
-def _three(each: Range) -> tuple[float, float, float]:
-    return each.low, each.expected, each.high
-
-
 def _tokens(number: float) -> str:
     """Three digits that count."""
     digits = max(len(str(round(number))) - 3, 0)
@@ -105,7 +101,7 @@ def _tokens(number: float) -> str:
 def took(hours: Range) -> dict[str, str]:
     """Hours as a person says them, below one hour in minutes: low, expected, high and their unit."""
     unit, factor = ("hours", 1) if hours.expected >= 1 else ("minutes", 60)
-    figures = [_figure(factor * each) for each in _three(hours)]
+    figures = [_figure(factor * each) for each in hours.bounds]
     unit = language.lookup("plan.units")[unit]
     return dict(zip(("low", "expected", "high", "unit"), (*figures, unit), strict=True))
 
