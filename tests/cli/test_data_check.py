@@ -122,20 +122,25 @@ def test_a_file_without_records_is_named(tmp_path: Path, capsys: Capture) -> Non
     assert "nil.json：文件里一条记录也没有" in out
 
 
-def sums_of(out: str) -> dict[str, Any]:
-    """The account of --json, whose sums must agree with its faults."""
-    told = events(out)
-    account = next(event for event in told if event["event"] == "account")
+def account_of(out: str) -> dict[str, Any]:
+    """The account of --json."""
+    return next(event for event in events(out) if event["event"] == "account")
+
+
+def assert_sums_add_up(out: str) -> None:
+    """Each record that is dropped has a fault, and each is counted once."""
+    told, account = events(out), account_of(out)
     against = {(e["file"], e["record"]) for e in told if e["event"] == "fault" and e["dropped"]}
-    assert account["records"] == account["usable"] + account["dropped"]
     assert account["dropped"] == len(against) == sum(account["kinds"].values())
     assert None not in {record for _, record in against}
-    return account
 
 
 @pytest.mark.parametrize("name", sorted(p.name for p in MESSY.iterdir() if p.suffix != ".md"))
 def test_the_sums_add_up(name: str, capsys: Capture) -> None:
-    sums_of(tengtune(capsys, "data", "check", str(MESSY / name), "--json")[1])
+    out = tengtune(capsys, "data", "check", str(MESSY / name), "--json")[1]
+    assert_sums_add_up(out)
+    account = account_of(out)
+    assert account["records"] == account["usable"] + account["dropped"]
 
 
 def test_a_fault_of_the_file_is_no_record(tmp_path: Path, capsys: Capture) -> None:
@@ -147,7 +152,8 @@ def test_a_fault_of_the_file_is_no_record(tmp_path: Path, capsys: Capture) -> No
     assert "The file:\n  broken: 2" in out
     assert "Cannot be used" not in out
     code, out, _ = tengtune(capsys, "data", "check", "data.json", "--json")
-    assert (code, sums_of(out)["file_faults"]) == (2, {"broken": 2})
+    assert_sums_add_up(out)
+    assert (code, account_of(out)["file_faults"]) == (2, {"broken": 2})
 
 
 def test_one_empty_answer_costs_a_record_of_several_conversations_once(
@@ -157,7 +163,8 @@ def test_one_empty_answer_costs_a_record_of_several_conversations_once(
     bad = {"instruction": "a", "instances": instances}
     write(tmp_path, [bad, {"instruction": "c", "instances": instances[:599]}])
     code, out, _ = tengtune(capsys, "data", "check", "data.json", "--json")
-    account = sums_of(out)
+    assert_sums_add_up(out)
+    account = account_of(out)
     assert (code, account["records"], account["kinds"]) == (2, 2, {"empty_answer": 1})
 
 

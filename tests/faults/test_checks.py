@@ -142,7 +142,8 @@ def test_a_rehearsal_says_where_the_model_goes(place: Path) -> None:
 
 
 def test_a_type_the_back_end_lacks(place: Path) -> None:
-    refused(place, "capability.dtype", "-s", "backend=mindspore", "-s", "model.dtype=bfloat16")
+    done = refused(place, "capability.dtype", "-s", "backend=mindspore", "-s", "model.dtype=bfloat16")
+    assert "model.dtype: bfloat16" in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -169,4 +170,6 @@ def test_places_where_no_run_folder_can_be(place: Path, chosen: str, code: str, 
 def test_a_file_in_place_of_the_run_folder_itself(place: Path) -> None:
     (place / "runs").mkdir()
     (place / "runs" / "run").write_text("not a folder")
-    refused(place, "engine.dir_no_folder")
+    done = refused(place, "engine.dir_no_folder")
+    assert str(place / "runs" / "run") in done.stderr
+    assert (place / "runs" / "run").read_text() == "not a folder"

@@ -230,7 +230,8 @@ def test_alpha_is_never_guessed(tmp_path: Path) -> None:
 
 
 def test_alpha_that_contradicts_peft(peft: Path) -> None:
-    problem("convert.other_alpha", peft, "mindspore", alpha=4.0)
+    values = problem("convert.other_alpha", peft, "mindspore", alpha=4.0).values
+    assert values == {"given": "4", "known": f"{peft_config()['lora_alpha']:g}"}
 
 
 def test_rslora_becomes_the_alpha_of_the_same_scale(tmp_path: Path, peft: Path) -> None:
@@ -243,7 +244,7 @@ def test_rslora_becomes_the_alpha_of_the_same_scale(tmp_path: Path, peft: Path) 
 
 def test_what_mindformers_cannot_express(tmp_path: Path, peft: Path) -> None:
     (peft / "adapter_config.json").write_text(json.dumps(peft_config(alpha_pattern={"w1": 8})))
-    problem("convert.several_scales", peft, "mindspore")
+    assert problem("convert.several_scales", peft, "mindspore").where == str(peft)
     (peft / "adapter_config.json").write_text(json.dumps(peft_config()))
     problem("convert.fused_adapter", peft, "mindspore", layout="mcore")
     fused = {"model.layers.0.attention.w_qkv.mindpet_delta_lora_a": np.ones((4, 64), "f4")}
