@@ -70,14 +70,25 @@ def peak_bytes(device: str) -> int | None:
     return None if device == "cpu" else int(mindspore.runtime.max_memory_allocated())
 
 
+_spent: set[str] = set()
+"""The devices whose memory has run out in this process."""
+
+
 @contextmanager
 def memory_faults(device: str) -> Iterator[None]:
-    """Turn MindSpore's out-of-memory errors inside the block into a Problem."""
+    """Turn MindSpore's out-of-memory errors inside the block into a Problem.
+
+    After one MindSpore (2.10) fails with errors of its own or a segmentation fault, now and then: no more is
+    computed in the process.
+    """
+    if device in _spent:
+        raise Problem("device.spent", exit_code=FAILED_RUN, device=device)
     try:
         yield
     except (RuntimeError, MemoryError) as error:
         if isinstance(error, RuntimeError) and not any(sign in str(error).lower() for sign in _NO_MEMORY):
             raise
+        _spent.add(device)
         raise Problem("device.out_of_memory", exit_code=FAILED_RUN, device=device) from error
 
 
