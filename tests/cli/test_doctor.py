@@ -569,15 +569,41 @@ def test_what_is_not_known_is_never_ok(host: FakeHost) -> None:
     }  # fmt: skip
 
 
-def test_an_empty_host(tmp_path: Path) -> None:
-    (tmp_path / "host").mkdir()
-    answer = Quick(FakeHost(tmp_path / "host"))
+def test_a_host_of_which_little_is_known(tmp_path: Path) -> None:
+    host = FakeHost(tmp_path / "host")
+    host.environment()
+    answer = Quick(host)
     assert answer.code == 0
     assert answer.faults == {
         "no_framework": "warn", "memory_unread": "unknown", "disk_unread": "unknown",
         "machine_unread": "unknown",
     }  # fmt: skip
     assert "no_card" in answer.found
+
+
+@pytest.mark.parametrize("run", ["", RUN])
+@pytest.mark.parametrize(
+    ("below", "near"),
+    [("empty", ""), ("notes/only", ""), ("some host/bin", "some host"), ("some host/usr/local", "some host"),
+     (".", "some host")],
+)  # fmt: skip
+def test_a_folder_that_is_no_hosts_root(
+    below: str, near: str, run: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Wrong, empty, too deep, or not deep enough: none of them is a machine without cards."""
+    healthy(tmp_path / "all" / (near or "notes/other"))
+    folder = tmp_path / "all" / below
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "notes.txt").write_text("npu-smi", "utf-8")
+    (tmp_path / "run.yaml").write_text(run, "utf-8")
+    arguments = [*([str(tmp_path / "run.yaml")] if run else []), "--from", str(folder)]
+    with pytest.raises(SystemExit) as end:
+        main(["doctor", *arguments])
+    said = capsys.readouterr()
+    assert (end.value.code, said.out) == (2, "")
+    assert "There is nothing of a host in this folder" in said.err
+    meant = f"--from '{tmp_path / 'all' / near}'`"
+    assert (meant in said.err.replace("\n", "")) == bool(near)
 
 
 def test_a_card_without_driver(tmp_path: Path) -> None:

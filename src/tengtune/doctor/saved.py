@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -26,6 +27,8 @@ if TYPE_CHECKING:  # a bundle's modules are loaded where there is one
     from tengtune.recipe import Recipe
 
 _NEED = "need_"
+_MARKS = ("bin/npu-smi*", "bin/lspci*", "usr/local/Ascend", "etc/hccn.conf", "etc/os-release", "proc/meminfo")
+"""By these a folder is known to stand for a host; any one is enough."""
 Load = Callable[[int | None], "Recipe"]
 """The run file read; given how many cards there are, None: those of this machine."""
 
@@ -63,12 +66,25 @@ def judge(source: Source, load: Load | None) -> tuple[Case, list[Finding]]:
     folder = recipe.resolve(recipe.output.dir) if recipe else Path.cwd()
     there = next((each for each in (folder, *folder.parents) if each.exists()), Path("/"))
     case = Case(survey(place, there), recipe, place.seconds, weights, inputs)
+    if place.folder is not None and manifest is None and place.kept.is_empty:
+        raise _no_host(place.folder)  # else it would pass for a machine without cards
     if place.folder is not None and load is not None:  # ranks follow that host's cards, not this one's
         case = replace(case, recipe=load(choice.usable(case)))
     told = _told(manifest) if manifest else []
     if inputs != "told":  # of another run than the bundle's
         told = [each for each in told if not each.code.partition(".")[2].startswith(_NEED)]
     return case, examine(case) + told
+
+
+def _no_host(folder: Path) -> Problem:
+    """Of a folder that nothing could be read from: with the folder above it, or in it, that is a host's."""
+    above = folder.resolve().parents[:-1]  # / is this machine
+    inside = [each for each in sorted(folder.iterdir()) if each.is_dir()]
+    near = (each for each in (*above, *inside) if any(any(each.glob(mark)) for mark in _MARKS))
+    found = next(near, None)
+    if found is None:
+        return Problem("doctor.no_host", where=folder)
+    return Problem("doctor.no_host_near", where=folder, near=shlex.quote(str(found)))
 
 
 def _packed_run(place: Place, manifest: Manifest) -> Load:

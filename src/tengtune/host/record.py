@@ -18,6 +18,12 @@ class Kept:
     links: dict[str, str] = field(default_factory=dict)
     outputs: dict[tuple[str, ...], Output] = field(default_factory=dict)
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing was there of all that was asked for."""
+        printed = any(output.fault != "missing" for output in self.outputs.values())
+        return not (self.files or self.folders or printed)
+
 
 @dataclass(frozen=True)
 class Recorder(Place):
