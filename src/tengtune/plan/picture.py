@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import IO
 
-from tengtune.plan import choices, judge
-from tengtune.plan.judge import Plan, Verdict
+from tengtune.plan import choices, length
+from tengtune.plan.judge import Plan
 from tengtune.plan.strategy import Range
 from tengtune.ui import language
 
-SHORTEST, LONGEST = 256, 32768
+SHORTEST, USUAL, STEP = 256, 32768, 64
 ACCENT, PALE, INK, LIMIT = "#0b5cad", "#a9c6e6", "#1c2430", "#b3261e"
 CHINESE = (
     "Noto Sans CJK SC", "Noto Sans SC", "Source Han Sans SC", "Source Han Sans CN", "WenQuanYi Micro Hei",
@@ -24,7 +24,7 @@ CHINESE = (
 class Curve:
     """needs: of a card, in bytes, at each of the lengths, in tokens; of a CPU, the host's. usable: bytes,
     None where it is not known. longest: the longest row of a multiple of 64 tokens that fits, None where none
-    does; beyond the lengths it is not looked for."""
+    does; `length.LONGEST` where all do that were looked at."""
 
     lengths: list[int]
     needs: list[Range]
@@ -33,24 +33,16 @@ class Curve:
 
 
 def curve(plan: Plan) -> Curve:
-    """The plan at 256, 512 ... tokens up to what the model was made for, and not less than its own rows."""
-    most = max(min(plan.spec.max_positions, LONGEST), plan.strategy.row_tokens, SHORTEST)
-    lengths = [SHORTEST << power for power in range(8) if SHORTEST << power < most]
-    for between in [int(length * 1.5) for length in lengths]:
-        lengths += [between] if between < most else []
-    lengths = sorted({*lengths, most})
+    """The plan at 256, 512 ... tokens: up to what the model was made for, its own rows and the longest that
+    fits, so that the picture has the place where the curve meets the limit."""
+    fits = length.longest(lambda tokens: _fits(plan, tokens), length.LONGEST, STEP)
+    most = max(min(plan.spec.max_positions, USUAL), plan.strategy.row_tokens, fits or 0, SHORTEST)
+    powers = [SHORTEST << power for power in range(most.bit_length())]
+    between = [3 * tokens // 2 for tokens in powers]
+    lengths = sorted({*(tokens for tokens in (*powers, *between) if tokens < most), most})
     there = plan.hardware
     usable = there.host_bytes if there.is_cpu else there.usable_bytes or there.memory_bytes
-    return Curve(lengths, [_need(_at(plan, each)) for each in lengths], usable, longest(plan, most))
-
-
-def longest(plan: Plan, most: int) -> int | None:
-    """The longest row that fits a card, a multiple of 64 tokens, by halving: longer rows never need less."""
-    low, high = 0, most // 64
-    while low < high:
-        middle = (low + high + 1) // 2
-        low, high = (middle, high) if _verdict(_at(plan, 64 * middle)) == "fits" else (low, middle - 1)
-    return 64 * low or None
+    return Curve(lengths, [_need(length.at(plan, tokens)) for tokens in lengths], usable, fits)
 
 
 def draw(plan: Plan, name: str, stream: IO[bytes]) -> None:
@@ -72,10 +64,11 @@ def draw(plan: Plan, name: str, stream: IO[bytes]) -> None:
         if drawn.usable is not None:
             axes.axhline(drawn.usable / 1e9, color=LIMIT, linewidth=1.2, label=texts["usable"])
         if drawn.longest is not None:
-            label = texts["longest"].format(tokens=drawn.longest)
+            code = "longest" if drawn.longest < length.LONGEST else "all_fit"
+            label = texts[code].format(tokens=drawn.longest)
             axes.axvline(drawn.longest, color=INK, linestyle="--", linewidth=1, label=label)
         axes.set_xscale("log", base=2)
-        ticks = [length for length in drawn.lengths if length & (length - 1) == 0] or drawn.lengths
+        ticks = [tokens for tokens in drawn.lengths if tokens & (tokens - 1) == 0] or drawn.lengths
         axes.xaxis.set_major_locator(FixedLocator([float(tick) for tick in ticks]))
         axes.xaxis.set_minor_locator(NullLocator())
         axes.set_xticklabels([str(tick) for tick in ticks])
@@ -115,14 +108,9 @@ def _texts(name: str, plan: Plan) -> tuple[dict[str, str], Sequence[str]]:
     return texts, [*([font] if font else []), "DejaVu Sans"]
 
 
-def _at(plan: Plan, tokens: int) -> Plan:
-    strategy = replace(plan.strategy, row_tokens=tokens)
-    return judge.make(plan.spec, strategy, plan.engine, plan.hardware, plan.dtype)
-
-
 def _need(plan: Plan) -> Range:
     return plan.host if plan.hardware.is_cpu else plan.card.total
 
 
-def _verdict(plan: Plan) -> Verdict:
-    return plan.card_verdict
+def _fits(plan: Plan, tokens: int) -> bool:
+    return length.at(plan, tokens).card_verdict == "fits"

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import combinations
 
-from tengtune.plan import can, judge
+from tengtune.plan import can, judge, length
 from tengtune.plan.judge import Plan
 from tengtune.plan.profiles import PROFILES
 from tengtune.plan.strategy import Strategy
@@ -14,6 +14,8 @@ from tengtune.plan.strategy import Strategy
 MOST_CHANGES = 3
 MOST_TIMES = 4
 SHORTEST_ROW = 256
+"""Tokens; suggested lengths are multiples of it."""
+_LENGTH = "data.seq_len"
 
 
 @dataclass(frozen=True)
@@ -39,7 +41,7 @@ class Change:
             "lora.base": {"base": self.value},
             "train.keep": {"checkpoints": self.value},
             "lora.rank": {"rank": self.value},
-            "data.seq_len": {"row_tokens": self.value},
+            _LENGTH: {"row_tokens": self.value},
             "train.method": {"method": self.value},
         }[self.key]
         return replace(strategy, **values), engine  # type: ignore[arg-type]
@@ -94,10 +96,28 @@ def smallest(plan: Plan, runnable: bool = False, times: int = 1) -> Remedy | Non
             if made.odd_cards or (runnable and made.lacking):
                 continue
             if made.verdict == "fits":
-                return Remedy(chosen, made)
+                return _longest(Remedy(chosen, made), plan.strategy.row_tokens, runnable)
             if made.verdict == "tight" and tight is None and plan.answer != "tight":
-                tight = Remedy(chosen, made)
+                tight = _longest(Remedy(chosen, made), plan.strategy.row_tokens, runnable)
     return tight
+
+
+def _longest(remedy: Remedy, below: int, runnable: bool) -> Remedy:
+    """The same, and where it shortens rows, to the most tokens below those asked for that do as well as the
+    fewest, which were tried."""
+    shorter = next((change for change in remedy.changes if change.key == _LENGTH), None)
+    if shorter is None:
+        return remedy
+
+    def does(tokens: int) -> bool:
+        made = length.at(remedy.plan, tokens)
+        return made.verdict == remedy.plan.verdict and not (runnable and made.lacking)
+
+    tokens = length.longest(does, below - 1, SHORTEST_ROW) or SHORTEST_ROW
+    chosen = tuple(
+        replace(change, value=tokens) if change is shorter else change for change in remedy.changes
+    )
+    return Remedy(chosen, length.at(remedy.plan, tokens))
 
 
 def changes(plan: Plan, times: int = 1) -> Iterator[Change]:
@@ -125,10 +145,8 @@ def changes(plan: Plan, times: int = 1) -> Iterator[Change]:
             yield Change("parallel.offload", "optimizer")
         if now.offload != "all":
             yield Change("parallel.offload", "all")
-    length = now.row_tokens // 2
-    while length >= SHORTEST_ROW:
-        yield Change("data.seq_len", length)
-        length //= 2
+    if now.row_tokens > SHORTEST_ROW:
+        yield Change(_LENGTH, SHORTEST_ROW)  # how long they may be `_longest` finds
     if now.method == "lora" and now.rank > 8:
         yield Change("lora.rank", 8)
     disk_alone = plan.disk_verdict == "no" and plan.card_verdict == "fits" and not plan.lacking
