@@ -94,25 +94,35 @@ def test_a_run_file_with_six_ranks_cannot_be_run_there() -> None:
 # Links that nobody measured.
 
 
-def test_without_a_links_rate_the_speed_is_a_bound_and_ranks_no_machine_first() -> None:
+def test_without_a_links_rate_the_speed_is_without_them_and_ranks_no_machine_first() -> None:
     answer = data(*FIRST, "2x8x910a", "--tokens", "1e9")
-    assert answer["time"]["upper_bound"]
+    assert answer["time"]["without_links"]
     nodes = [way["nodes"] for way in answer["ways"] if way["verdict"] == "fits"]
     assert nodes == sorted(nodes)
     assert set(nodes) == {1, 2}
     _, out, _ = plan(*FIRST, "2x8x910a", "--tokens", "1e9")
     table = [line.split() for line in out.splitlines() if line.startswith(("1 ", "2 "))]
-    assert all(row[-2].startswith("<=") for row in table)
-    assert "speed  at most " in out
-    assert "time   at least " in out
-    assert any("<=: at most so fast" in line for line in out.splitlines())
+    assert all(row[-2].endswith("^") for row in table)
+    told = [line for line in out.splitlines() if line.startswith(("speed", "time", "- ^:"))]
+    assert len(told) == 3
+    assert all("before sending between cards" in line for line in told)
 
 
-def test_one_card_sends_nothing_and_its_speed_is_no_bound() -> None:
+@pytest.mark.parametrize("lang", ["en", "zh"])
+@pytest.mark.parametrize("cards", ["8x910a", "2x8x910a", "8x910b3", "910a"])
+def test_no_figure_with_a_range_is_called_a_bound(cards: str, lang: str) -> None:
+    """A range about a bound would go beyond it."""
+    out = plan("--model", "Qwen-14B", "--hardware", cards, "--tokens", "1e9", lang=lang)[1]
+    about = [line for line in out.splitlines() if line.startswith(("speed", "time", "速度", "时间"))]
+    assert all("(" in line or "（" in line for line in about)
+    assert not any(word in line for line in about for word in ("at most", "at least", "最多 ", "至少", "<="))
+
+
+def test_one_card_sends_nothing_and_its_speed_lacks_nothing() -> None:
     ways = data(*FIRST, "2x8x910a")["ways"]
-    assert {way["upper_bound"] for way in ways if way["cards"] == 1} == {False}
-    assert not any(way["upper_bound"] for way in data(*FIRST, "2x8x910b3")["ways"])
-    assert "<=: at most" not in plan(*FIRST, "8x910b3")[1]
+    assert {way["without_links"] for way in ways if way["cards"] == 1} == {False}
+    assert not any(way["without_links"] for way in data(*FIRST, "2x8x910b3")["ways"])
+    assert "before sending" not in plan(*FIRST, "8x910b3")[1]
 
 
 # A shortage of disk or of the host's memory alone.

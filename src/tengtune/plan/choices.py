@@ -36,8 +36,8 @@ def notes(question: Question, ways: Sequence[Way], explain: bool) -> list[str]:
     found = fewer(question, ways)
     if ways and ways[0].plan.pace is None:
         found.append(language.say("plan.ways_no_speed"))
-    if any(way.is_bound for way in ways[:SHOWN]):
-        found.append(language.say("plan.ways_bound"))
+    if any(way.without_links for way in ways[:SHOWN]):
+        found.append(language.say("plan.ways_without_links"))
     if explain and any(way.unverified for way in ways):
         found.append(language.say("plan.ways_unverified"))
     return found
@@ -89,7 +89,7 @@ def data(ways: Sequence[Way]) -> list[dict[str, Any]]:
             "disk": way.plan.disk.rounded(),
             "margin": round(way.margin),
             "tokens_per_s": _speed(way.plan),
-            "upper_bound": way.is_bound,
+            "without_links": way.without_links,
             "unverified": list(way.unverified),
         }
         for way in ways
@@ -122,10 +122,10 @@ def cards(plan: Plan) -> str:
 
 
 def speed(way: Way) -> str:
-    """Tokens a second of all cards, to two digits; <= where sending between them is not in it."""
+    """Tokens a second of all cards, to two digits; ^ where sending between them is not in it."""
     if way.tokens_per_s is None:
         return "?"
-    return f"{'<=' if way.is_bound else ''}{float(f'{way.tokens_per_s:.2g}'):.0f}"
+    return f"{float(f'{way.tokens_per_s:.2g}'):.0f}{'^' if way.without_links else ''}"
 
 
 def need(plan: Plan) -> str:

@@ -51,9 +51,9 @@ class Way:
         return None if pace is None else pace.tokens_per_s.expected * self.plan.strategy.cards
 
     @property
-    def is_bound(self) -> bool:
-        """Whether it is at most so fast: sending between cards is not in it."""
-        return self.plan.pace is not None and self.plan.pace.is_bound
+    def without_links(self) -> bool:
+        """Whether sending between cards is not in its speed."""
+        return self.plan.pace is not None and self.plan.pace.without_links
 
     @property
     def margin(self) -> float:
@@ -163,7 +163,7 @@ def _rank(way: Way) -> tuple[object, ...]:
     fit = _ORDER.index(plan.verdict), plan.host_verdict == "no", _ORDER.index(plan.card_verdict)
     speed = way.tokens_per_s
     if speed is not None:
-        machines = now.nodes if way.is_bound else 1
+        machines = now.nodes if way.without_links else 1
         return fit, machines, -float(f"{speed:.2g}"), now.cards, -way.margin
     there = plan.hardware.host_bytes if plan.hardware.is_cpu else plan.hardware.memory_bytes
     free = round(10 * way.margin / there) if there else 0

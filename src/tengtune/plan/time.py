@@ -50,8 +50,8 @@ class Pace:
     unknown: tuple[str, ...] = ()
 
     @property
-    def is_bound(self) -> bool:
-        """Whether it is at most so fast: how long sending between cards takes is not known."""
+    def without_links(self) -> bool:
+        """Whether sending between cards is not in it, as nobody measured how long that takes."""
         return "plan.no_link_rate" in self.unknown
 
 

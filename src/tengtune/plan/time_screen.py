@@ -20,11 +20,11 @@ def lines(plan: Plan, work: Work | None, explain: bool) -> list[str]:
         return []
     speed = dict(zip(("low", "expected", "high"), map(_tokens, pace.tokens_per_s.bounds), strict=True))
     names: dict[str, str] = language.lookup("plan.parts")
-    bound = "_bound" if pace.is_bound else ""
-    found = [language.say(f"plan.speed{bound}", **speed, binds=names[pace.binds])]
+    links = "_without_links" if pace.without_links else ""
+    found = [language.say(f"plan.speed{links}", **speed, binds=names[pace.binds])]
     if work is not None:
         needed = time.hours(pace, work.slots, plan.strategy.cards)
-        found.append(language.say(f"plan.hours{bound}", **took(needed), work=_said(work)))
+        found.append(language.say(f"plan.hours{links}", **took(needed), work=_said(work)))
     if explain:
         found += ["", *_parts(plan, pace, names)]
     return found
@@ -46,7 +46,7 @@ def data(plan: Plan, work: Work | None) -> dict[str, Any] | None:
     needed = None if work is None else time.hours(pace, work.slots, plan.strategy.cards)
     return {
         "tokens_per_s": dict(pace.tokens_per_s.__dict__),
-        "upper_bound": pace.is_bound,
+        "without_links": pace.without_links,
         "parts": pace.parts,
         "binds": pace.binds,
         "tokens": None if work is None else round(work.slots),
