@@ -1,4 +1,4 @@
-"""What can be computed from the lines around an error: figures of memory, missing ranks, and the like.
+"""What can be computed from the lines around an error: figures of memory, missing ranks or packages.
 
 Each function takes the lines that tell of one error and gives a Detail, or None where they do not say
 enough. The texts are in ui/messages/explain.yaml.
@@ -35,6 +35,17 @@ _PEERS = (
 begins with the far end), MindSpore's scheduler."""
 _OWN = r"localUserrank\[(\d{1,6})\]|\brankI[dD]\[(\d{1,6})\]"
 _LIST = r"Timed out node list is: (?:\[const vector\])?\{([\d, ]{1,400})\}"
+_MODULE = r"No module named \W{0,3}(\w[\w.]*)"
+PACKAGES = {
+    "absl": "absl-py",
+    "attr": "attrs",
+    "google.protobuf": "protobuf",
+    "ml_dtypes": "ml-dtypes",
+    "PIL": "pillow",
+    "sklearn": "scikit-learn",
+    "yaml": "pyyaml",
+}
+"""Modules whose package has another name."""
 SHARE = 0.1
 """Part of a card's memory that is too much to be a matter of rounding."""
 OVERHEAD = 4 << 30
@@ -147,12 +158,23 @@ def location(hits: Sequence[Hit]) -> Detail | None:
     return Detail("explain.location", {"address": address, "device": device}, {"location": found[1]})
 
 
+def module(hits: Sequence[Hit]) -> Detail | None:
+    """The package that is missing. None for a part of a package: that may be there, in another version."""
+    found = re.search(_MODULE, hits[0].around)
+    name = found[1].rstrip(".") if found else ""
+    package = PACKAGES.get(name, name)
+    if not package or "." in package:
+        return None
+    return Detail("explain.module", {"module": name, "package": package}, {"module": name})
+
+
 DETAILS: Mapping[str, Callable[[Sequence[Hit]], Detail | None]] = {
     "memory": memory,
     "missing_ranks": missing_ranks,
     "collectives": collectives,
     "location": location,
     "absent": absent,
+    "module": module,
 }
 
 

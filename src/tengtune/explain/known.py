@@ -18,7 +18,7 @@ from tengtune.ui.lists import joined, size
 from tengtune.ui.problems import Problem, os_errors
 
 KINDS = ("root", "symptom", "warning", "wrapper")
-DETAILS = ("memory", "collectives", "missing_ranks", "location", "absent")
+DETAILS = ("memory", "collectives", "missing_ranks", "location", "absent", "module")
 KEYS = {"kind", "find", "regex", "code", "over", "detail", "en", "zh", "source"}
 _NUMBER = r"(?i)(?:err\w*[ _]?code|ret(?:urn)?[ _]?(?:code|value)|\bret|result)\W{0,4}(?:is )?\W?"
 """What stands before a code that is a number: "error code is ", "ErrCode=", "runtime result = "."""
