@@ -119,6 +119,28 @@ def test_every_claim_has_its_words(lang: language.Language) -> None:
     messages = language.area_messages("plan")
     assert set(messages["plan.claim_names"][lang]) == {name for name, _ in names}
     assert set(messages["plan.claim_sums"][lang]) == {formula for _, formula in names}
+    assert set(messages["plan.guides"][lang]) == {each["guide"] for each in yaml.safe_load(text)}
+
+
+@pytest.mark.parametrize("method", ["lora", "full"])
+def test_guides_speak_of_cards_and_no_cpu_refutes_them(method: str) -> None:
+    """Four ranks of a 14B on a CPU of 8 GB: nothing fits, and nothing was promised of it."""
+    small = replace(hardware.find("cpu"), host_bytes=8 * 10**9, count=4)
+    asked = Strategy(method=method, cards=4, width_bytes=4)  # type: ignore[arg-type]
+    made = judge.make(qwen("Qwen-14B"), asked, "torch", small)
+    assert made.verdict == "no"
+    assert claims.of(made) == []
+
+
+@pytest.mark.parametrize("lang", language.LANGUAGES)
+def test_a_claim_stands_below_the_name_of_its_guide(
+    lang: language.Language, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(language, "current", lambda: lang)
+    told = claims.lines(claims.of(plan("Qwen-14B", "4x910b4", method="full")))
+    assert "Atlas 300T A2" in told[0]
+    assert "Qwen-14B" in told[0]
+    assert all(line.startswith("- ") for line in told[1:])
 
 
 # Comparison.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any
 
 from tengtune import facts
@@ -13,9 +14,11 @@ from tengtune.ui import language
 
 @dataclass(frozen=True)
 class Claim:
-    """A claim about a plan: `claimed` and what is needed, in bytes. formula: which text shows the sum."""
+    """A claim of a guide about a plan: `claimed` and what is needed, in bytes. formula: which text shows the
+    sum."""
 
     name: str
+    guide: str
     claimed: float
     formula: str
     needs: float
@@ -27,30 +30,38 @@ class Claim:
 
 
 def of(plan: Plan) -> list[Claim]:
-    """The claims about a plan that does not fit, or hardly; none of one that fits."""
-    if plan.verdict not in ("no", "tight"):
+    """The claims about a plan that does not fit, or hardly; none of one that fits, or of a CPU: guides speak
+    of cards."""
+    if plan.verdict not in ("no", "tight") or plan.hardware.is_cpu:
         return []
     return [_claim(each, plan) for each in facts.tree("claims.yaml") if _is_about(each, plan)]
 
 
 def lines(claims: Sequence[Claim]) -> list[str]:
-    """A line each: what is said, the sum, and whether it holds."""
-    if not claims:
-        return []
-    return [language.say("plan.claims"), *(f"- {_line(each)}" for each in claims)]
+    """Each guide's name, and a line for each of its claims: what is said, the sum, and whether it holds."""
+    found, names = [], language.lookup("plan.guides")
+    for guide, said in groupby(claims, key=lambda claim: claim.guide):
+        found += [language.say("plan.claims", guide=names[guide]), *(f"- {_line(each)}" for each in said)]
+    return found
 
 
 def data(claims: Sequence[Claim]) -> list[dict[str, Any]]:
     """The same for --json; bytes."""
     return [
-        {"name": each.name, "claimed": each.claimed, "needs": round(each.needs), "holds": each.holds}
+        {
+            "name": each.name,
+            "guide": each.guide,
+            "claimed": each.claimed,
+            "needs": round(each.needs),
+            "holds": each.holds,
+        }
         for each in claims
     ]
 
 
 def _claim(entry: dict[str, Any], plan: Plan) -> Claim:
     needs = _SUMS[entry["sum"]](plan)
-    return Claim(entry["name"], 1e9 * entry["claimed"], entry["sum"], needs, plan)
+    return Claim(entry["name"], entry["guide"], 1e9 * entry["claimed"], entry["sum"], needs, plan)
 
 
 _SUMS: dict[str, Callable[[Plan], float]] = {
