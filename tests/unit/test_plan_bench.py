@@ -8,7 +8,9 @@ from types import ModuleType
 import pytest
 from tests import examples
 
-from tengtune.plan import score
+from tengtune.plan import hardware, judge, nearest, published, score
+from tengtune.plan.strategy import Strategy
+from tengtune.ui import language
 
 
 @pytest.fixture(scope="module")
@@ -59,6 +61,22 @@ def test_constants_carry_over_to_other_sizes(bench: ModuleType, kind: str) -> No
     else:
         errors = [abs(each) for each in bench.held_out(bench.timed(), bench.TIME_GRID, bench.time_miss)]
         assert statistics.median(errors) < 0.15
+
+
+@pytest.mark.parametrize("lang", language.LANGUAGES)
+@pytest.mark.parametrize("engine", ["torch", "deepspeed"])
+def test_rows_beside_the_score_that_are_not_in_it_are_told(
+    lang: language.Language, engine: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those that state only the limit of the rows' length have <= in the table, and far larger errors."""
+    monkeypatch.setattr(language, "current", lambda: lang)
+    made = judge.make(published.rows()[0].spec, Strategy(), engine, hardware.find("910b3"))
+    assert "<=" in score.line(made)
+    limits = [row for row in published.rows() if not row.exact]
+    assert limits
+    assert all("<=" in nearest.lines([row])[-1] for row in limits)
+    scored = sum(row.exact and row.peak_bytes is not None for row in published.rows())
+    assert score.known()["all"]["peaks"][0] == scored
 
 
 def test_the_scores_on_the_screen_are_those_of_the_benchmark(bench: ModuleType) -> None:
