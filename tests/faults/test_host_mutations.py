@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 from tests.faults.test_data_mutations import no_hang
+from tests.host_lab import Held, healthy, table
 
+from tengtune import recipe as recipes
 from tengtune.doctor.examine import examine
 from tengtune.doctor.finding import Case
 from tengtune.host import network, nodes, npu_smi, npu_smi_queries, releases, versions
@@ -215,8 +217,6 @@ def test_versions(count: int) -> None:
 @pytest.mark.parametrize("count", [12, pytest.param(400, marks=pytest.mark.soak)])
 def test_whole_hosts(count: int, tmp_path: Path) -> None:
     """Any file of a host damaged: every finding has its texts, and its level is one of the four."""
-    from tests.host_lab import healthy
-
     host = healthy(tmp_path / "host")
     files = sorted(path for path in host.root.rglob("*") if path.is_file() and path.suffix != ".so")
     chance = random.Random(count)
@@ -234,3 +234,50 @@ def test_whole_hosts(count: int, tmp_path: Path) -> None:
             assert finding.level == "ok" or {"what", "why", "fix"} <= texts.keys(), finding
         for path, content in before.items():
             path.write_bytes(content)
+
+
+CUT = table("910B4", count=3, total=32768, held=(Held(1, 200, "npu-smi"), Held(1, 100, "look")))
+"""Nobody works on these cards: two small processes look at one of them."""
+ENDS = [at for at, letter in enumerate(CUT) if letter == "\n"] + list(range(len(CUT) - 700, len(CUT), 9))
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 4])
+def test_what_a_cut_table_no_longer_says_is_never_well(ranks: int, tmp_path: Path) -> None:
+    """At whatever place it ends: no card is called free whose processes are not told to the end, and a card
+    that may be behind the end is not said to be lacking."""
+    host = healthy(tmp_path / "host")
+    (tmp_path / "run.yaml").write_text("model: m\ndata: d.json\ntrain: {global_batch: 48}\n", "utf-8")
+    recipe = recipes.load(tmp_path / "run.yaml", [f"parallel.ranks={ranks}"], 3)
+    edge = CUT.splitlines()[-1][:4]
+    for end in ENDS:
+        host.says("npu-smi info", CUT[:end])
+        case = Case(survey(Place(host.root, 5.0), tmp_path), recipe, inputs="told")
+        levels = {each.code.removeprefix("doctor."): each.level for each in examine(case)}
+        text = CUT[:end]
+        told = [
+            f"found in NPU {npu} " in text and "|\n" in f"{text}\n".split(f"NPU {npu} ")[1] for npu in (0, 2)
+        ]
+        middle = edge in text.rpartition("look")[2] if "look" in text else False
+        free = [told[0], middle, told[1]]
+        assert ("free" in levels) == all(free), text
+        assert ("run_cards" in levels) == (ranks < 4 and all(free[:ranks])), text
+        whole = "Process id" in text
+        assert ("too_few" in levels) == (ranks == 4 and whole), text
+        if not whole:
+            assert "unknown" in {levels.get("smi_cut"), levels.get("smi_unread")}, text
+        elif not all(free):
+            assert levels["busy_unknown"] == "unknown"
+
+
+def test_who_holds_a_card_is_not_denied_where_it_is_not_told(tmp_path: Path) -> None:
+    host = healthy(tmp_path / "host")
+    text = table(count=2, held=(Held(1, 40000),))
+    at = next(number for number, line in enumerate(text.splitlines()) if "python" in line)
+    for lines, code in ((at - 6, "busy_unnamed"), (at, "busy_unnamed"), (at + 1, "busy")):
+        host.says("npu-smi info", "\n".join(text.splitlines()[:lines]))
+        findings = examine(Case(survey(Place(host.root, 5.0), tmp_path)))
+        assert code in {each.code.removeprefix("doctor.") for each in findings}
+    lines = [line for line in text.splitlines() if "python" not in line]
+    host.says("npu-smi info", "\n".join(lines) + "\n| No running processes found in NPU 1            |\n")
+    findings = examine(Case(survey(Place(host.root, 5.0), tmp_path)))
+    assert "doctor.busy_unseen" in {each.code for each in findings}

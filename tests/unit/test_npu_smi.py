@@ -204,6 +204,31 @@ def test_of_several_tables_the_last_whole_one_counts() -> None:
     assert seen(HEAD.format("25.2.0") + ROWS + HEAD.format("25.2.0") + cut) == CARDS
 
 
+IDLE = """\
+| NPU     Chip              | Process id    | Process name             | Process memory(MB)      |
+| No running processes found in NPU 12                                                            |
+"""
+
+
+@pytest.mark.parametrize(("end", "idle"), [("", [12]), ("2         |", [12]), ("2", [])])
+def test_half_a_line_does_not_tell_of_another_card(end: str, idle: list[int]) -> None:
+    text = IDLE.partition("2  ")[0] + end if end else IDLE
+    table = npu_smi.read(ROWS + text)
+    assert (table.idle, table.told) == (idle, set(idle))
+
+
+def test_a_second_row_below_another_tables_head_is_of_no_card() -> None:
+    rows = ROWS.splitlines(keepends=True)
+    again = HEAD.format("25.2.0") + rows[4]
+    assert seen("".join(rows[:4]) + again) == [(0, "910B1", "OK", None)]
+
+
+def test_of_several_tables_the_last_whose_processes_are_told_counts() -> None:
+    rows = HEAD.format("25.2.0") + ROWS
+    idle = IDLE.replace("12 ", "0  ") + IDLE.splitlines()[1].replace("12 ", "1  ")
+    assert npu_smi.read(f"{rows}{idle}\n{rows}").told == {0, 1}
+
+
 @pytest.mark.parametrize(("head", "expected"), [("25.2.0", "25.2.0"), ("NA    ", None), ("      ", None)])
 def test_a_driver_without_a_version_has_none(head: str, expected: str | None) -> None:
     assert npu_smi.read(HEAD.format(head) + ROWS).driver_version == expected

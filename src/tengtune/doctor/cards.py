@@ -46,6 +46,8 @@ def _seen(case: Case) -> Iterator[Finding]:
         said = smi.text.strip().splitlines()
         total = host.boards.total
         yield unknown("doctor.smi_unread", said=said[-1][:120] if said else "", total=total or "?")
+    elif host.cards and not host.table.shows_all_chips:
+        yield unknown("doctor.smi_cut", count=len(host.cards))
     if not host.cards and host.bus:
         names = joined(dict.fromkeys(generation.name for _, generation in host.bus))
         yield ok("doctor.on_the_bus", count=len(host.bus), generation=names)
@@ -109,15 +111,19 @@ def _busy(case: Case) -> Iterator[Finding]:
         pids = {each.pid for card in named for each in case.host.table.on(card.chip)}
         values = {"cards": listed(named), "who": who, "pids": " ".join(map(str, sorted(pids)))}
         yield warn("doctor.busy" if places else "doctor.busy_all", **values, places=places)
-    if unseen:
-        used = joined(_gigabytes(card.used_mb) for card in unseen)
-        yield warn("doctor.busy_unseen", cards=listed(unseen), used=used, npu=unseen[0].chip.npu)
+    for code, told in (("doctor.busy_unseen", True), ("doctor.busy_unnamed", False)):
+        if some := [card for card in unseen if (card.chip.npu in case.host.table.told) is told]:
+            used = joined(_gigabytes(card.used_mb) for card in some)
+            yield warn(code, cards=listed(some), used=used, npu=some[0].chip.npu)
     free = [card for card in cards if card.in_use is False]
-    if free and not held:
+    if cards and len(free) == len(cards):
         yield ok("doctor.free", count=len(free))
-    lost = [card for card in cards if card.in_use is None and card.generation and card.generation.busy_mb]
-    if lost:
+    doubtful = [card for card in cards if card.in_use is None and card.generation and card.generation.busy_mb]
+    if lost := [card for card in doubtful if card.chip.hbm_used_mb is None]:
         yield unknown("doctor.memory_unknown", cards=listed(lost))
+    untold = [card for card in doubtful if card not in lost]
+    if untold and case.host.table.shows_all_chips:  # else it is said of all
+        yield unknown("doctor.busy_unknown", cards=listed(untold))
 
 
 def holders(case: Case, card: Card) -> str:

@@ -31,6 +31,12 @@ def seen(case: Case) -> list[Card]:
     return cards if chosen is None else [cards[number] for number in chosen if number < len(cards)]
 
 
+def all_seen(case: Case, wanted: int) -> bool:
+    """Whether `seen` has all there are: npu-smi's table is not cut, or no more are chosen than it has."""
+    chosen = visible(case)
+    return case.host.table.shows_all_chips or (chosen is not None and len(chosen) < wanted)
+
+
 def usable(case: Case) -> int:
     """How many cards the run's back end would find on the host, as tengtune.cards counts them."""
     packages, backend = case.host.python.packages, case.recipe.backend if case.recipe else "auto"

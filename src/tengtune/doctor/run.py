@@ -76,6 +76,9 @@ def _cards(case: Case, recipe: Recipe, backend: str) -> Iterator[Finding]:
         yield unknown("doctor.run_unseen", wanted=wanted)
         return
     if wanted > (count := len(choice.seen(case))):
+        if not choice.all_seen(case, wanted):
+            yield unknown("doctor.run_cards_cut", wanted=wanted, count=count)
+            return
         ranks = choice.fewer(recipe, choice.seen(case))
         yield block("doctor.too_few", wanted=wanted, count=count, run=recipe.called(), ranks=ranks)
         return

@@ -23,6 +23,8 @@ _TITLE = re.compile(r"[A-Za-z-]+(?: Util)?\([^)]*\)")
 _VALUE = re.compile(r"\d+(?:\.\d+)?\s*/\s*\d+(?:\.\d+)?|\S+")
 _VERSIONS = re.compile(r"\bnpu-smi\s+(\S+)\s+Version:\s*(\S+)")
 _IDLE = re.compile(r"No running processes found in NPU (\d{1,7})")
+_EDGE = re.compile(r"(?<![^\s>])\+[=-]{3}")
+"""A line between two parts of the table; before it may stand what quotes or stamps it."""
 _HEALTH = ("OK", "Warning", "Alarm", "Critical", "UNKNOWN")
 _UNITS = {"AICore": "util", "NPU Util": "util", "Memory-Usage": "memory", "HBM-Usage": "hbm"} | {
     "Power": "power", "Temp": "temp", "Hugepages-Usage": "pages",
@@ -70,7 +72,8 @@ class Process:
 
 @dataclass
 class Table:
-    """What was read. layout: the words over the chips' ids; process_columns: 0 without a process table."""
+    """What was read. layout: the words over the chips' ids; process_columns: 0 without a process table; told:
+    the NPUs whose part of that table is there to its end."""
 
     tool_version: str | None = None
     driver_version: str | None = None
@@ -79,6 +82,12 @@ class Table:
     chips: list[Chip] = field(default_factory=list)
     processes: list[Process] = field(default_factory=list)
     idle: list[int] = field(default_factory=list)
+    told: set[int] = field(default_factory=set)
+
+    @property
+    def shows_all_chips(self) -> bool:
+        """Whether what follows the chips is there: without it nobody knows how many were cut off."""
+        return self.process_columns > 0 or bool(self.told)
 
     def generation(self, chip: Chip) -> Generation | None:
         """The chip's generation; None for one nobody listed, or with more memory than its name's ever had."""
@@ -91,13 +100,16 @@ class Table:
         return [p for p in self.processes if p.npu == chip.npu and p.chip in (chip.chip, None)]
 
     def in_use(self, chip: Chip) -> bool | None:
-        """Whether somebody works on the chip: by a big process, or by its HBM; None where neither tells."""
+        """Whether somebody works on the chip: by a big process, or by its HBM. Nobody does where both say so;
+        None where one is not there and the other finds nothing."""
         if any((process.memory_mb or 0) >= BIG_MB for process in self.on(chip)):
             return True
         generation = self.generation(chip)
         if chip.hbm_used_mb is None or generation is None or generation.busy_mb is None:
             return None
-        return chip.hbm_used_mb > generation.busy_mb
+        if chip.hbm_used_mb > generation.busy_mb:
+            return True
+        return False if chip.npu in self.told else None
 
 
 def fault(text: str) -> SmiFault | None:
@@ -112,7 +124,7 @@ def read(text: str) -> Table:
     for line in _COLOUR.sub("", text).splitlines():
         reader.line(line.strip())
     tables = [reader.table, *reversed(reader.earlier)]
-    return max(tables, key=lambda table: len(table.chips))
+    return max(tables, key=lambda table: (len(table.chips), len(table.told)))
 
 
 class _Reader:
@@ -123,14 +135,18 @@ class _Reader:
         self.heads: dict[str, int] = {}
         self.first, self.second = list(_FIRST), list(_SECOND)
         self.process_heads: list[str] = []
+        self.listing: int | None = None
         self.waiting = False
 
     def line(self, line: str) -> None:
-        """One line of the output."""
-        if match := _IDLE.search(line):
+        """One line of the output. listing: the NPU whose processes are being told."""
+        if (match := _IDLE.search(line)) and line.endswith("|"):  # else "NPU 1" may be the half of "NPU 12"
+            self._told()
             self.table.idle.append(int(match[1]))
-        if line.startswith("+"):
+            self.table.told.add(int(match[1]))
+        if _EDGE.search(line):
             self.waiting = False
+            self._told()
         line = line[max(line.find("|"), 0) :]  # what quotes it, or stamps it, stands before
         if not line.startswith("|") or line == "|":
             return
@@ -141,7 +157,7 @@ class _Reader:
         if match := _VERSIONS.search(line):
             if self.table.chips:
                 self.earlier.append(self.table)
-                self.table = Table()
+                self.table, self.listing, self.waiting = Table(), None, False
             self.table.tool_version, self.table.driver_version = (
                 match[1],
                 _version(match[2]) if closed else None,
@@ -154,6 +170,12 @@ class _Reader:
             self._second_head(cells)
         else:
             self._row(cells)
+
+    def _told(self) -> None:
+        """The part of the NPU whose processes were listed is at its end."""
+        if self.listing is not None:
+            self.table.told.add(self.listing)
+        self.listing = None
 
     def _head(self, cells: list[str]) -> None:
         self.first = _titles(cells[-1])
@@ -238,6 +260,9 @@ class _Reader:
             return False
         memory = next((row[head] for head in heads if head.startswith("Process memory")), None)
         chip = int(ids[1]) if len(ids) > 1 else None
+        if self.listing != int(ids[0]):
+            self._told()
+        self.listing = int(ids[0])
         self.table.processes.append(
             Process(int(ids[0]), chip, int(pid), row.get("Process name", ""), _whole(memory))
         )
