@@ -1,4 +1,4 @@
-"""tengtune plan: the ways it finds, what it writes and compares."""
+"""tengtune plan: the ways it finds, and what it writes."""
 
 from __future__ import annotations
 
@@ -311,33 +311,3 @@ def test_a_chart_without_matplotlib(here: Path, monkeypatch: pytest.MonkeyPatch)
     assert code == 2
     assert "pip install 'tengtune[plot]'" in err
     assert list(here.iterdir()) == []
-
-
-# A comparison.
-
-
-def test_side_by_side() -> None:
-    asked = ("--model", "Qwen-14B", "--compare", "--hardware", "4x910b4", "--hardware", "8x910b3")
-    code, out, _ = plan(*asked)
-    assert code == 0
-    rows = [line.split() for line in out.splitlines() if line.startswith("910B")]
-    assert [row[:3] for row in rows] == [
-        ["910B4", "LoRA", "2"],
-        ["910B4", "full", "32!"],
-        ["910B3", "LoRA", "1"],
-        ["910B3", "full", "8"],
-        ["910B4", "answering", "-"],
-        ["910B3", "answering", "1"],
-    ]
-    answer = json.loads(plan(*asked, "--json")[1])
-    first, second = answer["trainings"][:2]
-    assert (first["minimum"]["cards"], first["recommended"]["engine"]) == (2, "mindspore")
-    assert (second["minimum"]["cards"], second["recommended"], second["cards_there"]) == (32, None, 4)
-    assert [each["fits"] for each in answer["answering"]] == [False, True]
-
-
-def test_one_method_side_by_side() -> None:
-    asked = ("--model", "Qwen-7B", "--compare", "--hardware", "8x910b3", "--method", "lora", "--base", "int8")
-    answer = json.loads(plan(*asked, "--json")[1])
-    assert [each["method"] for each in answer["trainings"]] == ["lora"]
-    assert answer["trainings"][0]["minimum"] is None  # no int8 base so far

@@ -191,8 +191,8 @@ def test_answering_is_weights_and_cache() -> None:
     there = hardware.find("910b3")
     found = compare.answering(qwen("Qwen-14B"), there, 1024)
     assert found.card.low / 1e9 == pytest.approx(28.33 + 6.71 + 0.3, abs=0.4)
-    assert found.fits
-    assert not compare.answering(qwen("Qwen-14B"), hardware.find("910b4"), 1024).fits
+    assert found.verdict == "fits"
+    assert compare.answering(qwen("Qwen-14B"), hardware.find("910b4"), 1024).verdict == "no"
     longer = compare.answering(qwen("Qwen-14B"), there, 2048)
     assert longer.card.expected - found.card.expected == pytest.approx(6.71e9, rel=0.1)
 

@@ -102,7 +102,9 @@ def command(
     if compare:
         from tengtune.cli import plan_compare
 
-        asked_for = plan_compare.Sides(hardware, method, engine, given, global_batch, host_memory, disk)
+        asked_for = plan_compare.Sides(
+            hardware, method, engine, given, global_batch, host_memory, disk, tokens
+        )
         return plan_compare.show(console, str(model), asked_for)
     if len(hardware) > 1 or len(method) > 1:
         raise misused("plan.several")

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from tengtune.plan import columns, judge
+from tengtune.plan.hardware import Hardware
 from tengtune.plan.judge import Plan
 from tengtune.plan.search import Question, Way
 from tengtune.ui import language
@@ -66,6 +67,13 @@ def place(plan: Plan, spoken: language.Language | None = None) -> str:
     code = "place_cpu" if plan.hardware.is_cpu else "place_machines" if now.nodes > 1 else "place"
     values = {"nodes": now.nodes, "cards": now.cards // now.nodes, "name": plan.hardware.name}
     return language.fill(texts[f"plan.{code}"][spoken or language.current()], values)
+
+
+def counted(hardware: Hardware) -> str:
+    """The cards there are in few letters: "8 x 910B4", of several machines "2 x 8 x 910B4"."""
+    each = (hardware.count or 1) // hardware.nodes
+    machines = f"{hardware.nodes} x " if hardware.nodes > 1 else ""
+    return hardware.name if hardware.is_cpu else f"{machines}{each} x {hardware.name}"
 
 
 def data(ways: Sequence[Way]) -> list[dict[str, Any]]:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from tengtune.ui.layout import columns as width
 
-_FIGURE = re.compile(r"[-?]|[<=]*\d[\d.x !*^]*")
+_FIGURE = re.compile(r"[-?]|[<=]*\d[\d.x !*^~?]*")
 
 
 def padded(text: str, columns: int) -> str:

@@ -6,11 +6,11 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from tengtune.models.spec import ModelSpec
-from tengtune.plan import can, memory
+from tengtune.plan import can, judge, memory
 from tengtune.plan.hardware import Hardware
-from tengtune.plan.judge import TIGHT
+from tengtune.plan.judge import Verdict
 from tengtune.plan.profiles import TORCH
-from tengtune.plan.search import Question, Way, search
+from tengtune.plan.search import ORDER, Question, Way, search
 from tengtune.plan.strategy import Range, Strategy, exactly
 
 Use = Literal["lora", "full", "answers"]
@@ -23,7 +23,9 @@ TEXTS = 8
 @dataclass(frozen=True)
 class Side:
     """One use of one kind of card. least: the way with the fewest cards of that kind, at most 64, counted
-    beyond those there are; None if that is not enough. best: on the cards there are; None if none fits."""
+    beyond those there are; None if that is not enough. best: on the cards there are, as `plan` has it; None
+    where the cards are not enough. Either is tight, or short of the host's memory or the disk, where no way
+    is better."""
 
     hardware: Hardware
     method: Use
@@ -41,27 +43,42 @@ class Answering:
     disk: Range
 
     @property
-    def fits(self) -> bool:
-        there = self.hardware.usable_bytes or self.hardware.memory_bytes or self.hardware.host_bytes
-        return there is not None and self.card.expected <= TIGHT * there
+    def host_verdict(self) -> Verdict:
+        return judge.judged(self.host, self.hardware.host_bytes)
+
+    @property
+    def disk_verdict(self) -> Verdict:
+        return judge.judged(self.disk, self.hardware.disk_bytes)
+
+    @property
+    def card_verdict(self) -> Verdict:
+        """Of the card; a CPU has the host's memory."""
+        return self.host_verdict if self.hardware.is_cpu else judge.judged_card(self.card, self.hardware)
+
+    @property
+    def verdict(self) -> Verdict:
+        return judge.worst(self.card_verdict, self.host_verdict, self.disk_verdict)
+
+    @property
+    def short(self) -> tuple[str, ...]:
+        """What beside the card is not enough."""
+        return judge.short(self.host_verdict, self.disk_verdict)
 
 
 def side(question: Question) -> Side:
     """The least and the best for a question."""
     ways = search(question)
-    best = ways[0] if ways and ways[0].plan.verdict == "fits" else None
-    method = question.strategy.method
-    return Side(question.hardware, method, least(question), best)
+    return Side(question.hardware, question.strategy.method, least(question), ways[0] if ways else None)
 
 
 def least(question: Question) -> Way | None:
-    """The way with the fewest cards, of those the one that leaves most memory; cards beyond those of one
-    machine come in whole machines."""
+    """The way with the fewest cards, of those the one that leaves most memory; where nothing fits on any
+    number, the fewest on which something is tight, then the fewest whose own memory is enough. Cards beyond
+    those of one machine come in whole machines."""
     there = question.hardware
     each = there.most_together((there.count or CARDS_A_MACHINE) // there.nodes)
-    count = 1
-    while count <= MOST_CARDS:
-        nodes = max(count // each, 1)
+    found: dict[Verdict, Way] = {}
+    for nodes, count in [(1, 1)] if there.is_cpu else _machines(each, there.nodes):
         unit = count * (question.strategy.rows if "rows" in question.fixed else 1)
         batch = max(question.global_batch, unit)
         narrowed = replace(
@@ -72,13 +89,20 @@ def least(question: Question) -> Way | None:
             strategy=replace(question.strategy, cards=count, nodes=nodes),
             fixed=question.fixed | {"cards"},
         )
-        fitting = [way for way in search(narrowed) if way.plan.verdict == "fits"]
-        if fitting:
-            return max(fitting, key=lambda way: way.margin)
-        if there.is_cpu:
-            return None
-        count *= 2
-    return None
+        for way in sorted(search(narrowed), key=lambda way: -way.margin):
+            found.setdefault(way.plan.verdict, way)
+        if "fits" in found:
+            break
+    return next((found[verdict] for verdict in ORDER if verdict in found), None)
+
+
+def _machines(each: int, nodes: int) -> list[tuple[int, int]]:
+    """(machines, cards in all): 1, 2, 4 ... and all of one that holds `each`, then 2, 4 ... of them, and as
+    many as there are."""
+    powers = [1 << power for power in range(MOST_CARDS.bit_length())]
+    some = [(1, cards) for cards in {*(count for count in powers if count < each), each}]
+    more = [(count, count * each) for count in {*powers, nodes} if count > 1]
+    return sorted(pair for pair in (*some, *more) if pair[1] <= max(MOST_CARDS, nodes * each))
 
 
 def answering(spec: ModelSpec, there: Hardware, tokens: int) -> Answering:

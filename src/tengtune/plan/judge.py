@@ -65,14 +65,7 @@ class Plan:
     @property
     def card_verdict(self) -> Verdict:
         """Of the cards; a CPU's ranks share the host's memory."""
-        if self.hardware.is_cpu:
-            return self.host_verdict
-        if self.hardware.usable_bytes is not None:
-            return judged(self.card.total, self.hardware.usable_bytes)
-        nominal = float(self.hardware.memory_bytes or 0)
-        if self.card.total.low > nominal:
-            return "no"
-        return "fits" if self.card.total.high <= UNMEASURED * nominal else "unknown"
+        return self.host_verdict if self.hardware.is_cpu else judged_card(self.card.total, self.hardware)
 
     @property
     def host_verdict(self) -> Verdict:
@@ -85,8 +78,17 @@ class Plan:
     @property
     def verdict(self) -> Verdict:
         """The worst of the three; host and disk count where they are known."""
-        known = [each for each in (self.host_verdict, self.disk_verdict) if each != "unknown"]
-        return min([self.card_verdict, *known], key=_WORST.index)
+        return worst(self.card_verdict, self.host_verdict, self.disk_verdict)
+
+    @property
+    def short(self) -> tuple[str, ...]:
+        """What beside the cards is not enough."""
+        return short(self.host_verdict, self.disk_verdict)
+
+
+def short(host: Verdict, disk: Verdict) -> tuple[str, ...]:
+    """What beside the cards is not enough: "host", "disk"."""
+    return tuple(name for name, verdict in (("host", host), ("disk", disk)) if verdict == "no")
 
 
 def judged(need: Range, there: int | None) -> Verdict:
@@ -96,6 +98,21 @@ def judged(need: Range, there: int | None) -> Verdict:
     if need.expected > there:
         return "no"
     return "tight" if need.expected > TIGHT * there or need.high > there else "fits"
+
+
+def judged_card(need: Range, hardware: Hardware) -> Verdict:
+    """Whether one card has so much, by what frameworks get of it where that was measured."""
+    if hardware.usable_bytes is not None:
+        return judged(need, hardware.usable_bytes)
+    nominal = float(hardware.memory_bytes or 0)
+    if need.low > nominal:
+        return "no"
+    return "fits" if need.high <= UNMEASURED * nominal else "unknown"
+
+
+def worst(card: Verdict, host: Verdict, disk: Verdict) -> Verdict:
+    """The worst of the three; host and disk count where they are known."""
+    return min([card, *(each for each in (host, disk) if each != "unknown")], key=_WORST.index)
 
 
 def make(spec: ModelSpec, strategy: Strategy, engine: str, hardware: Hardware, dtype: str = "auto") -> Plan:

@@ -154,14 +154,12 @@ def _cannot(plan: Plan) -> str:
 def _short(plan: Plan) -> str:
     """What the host's memory and the disk are short of; empty where they are enough, or not known."""
     names = language.lookup("plan.resources")
-    pairs = {
-        "host": (plan.host_verdict, plan.host, plan.hardware.host_bytes),
-        "disk": (plan.disk_verdict, plan.disk, plan.hardware.disk_bytes),
-    }
+    hardware = plan.hardware
+    pairs = {"host": (plan.host, hardware.host_bytes), "disk": (plan.disk, hardware.disk_bytes)}
     missing = [
         names[name].format(missing=gb(need.expected - (there or 0)))
-        for name, (verdict, need, there) in pairs.items()
-        if verdict == "no"
+        for name, (need, there) in pairs.items()
+        if name in plan.short
     ]
     return language.say("plan.short", missing=names["and"].join(missing)) if missing else ""
 

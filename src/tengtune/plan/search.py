@@ -13,7 +13,7 @@ from tengtune.plan.judge import Plan, Verdict
 from tengtune.plan.profiles import OURS, PROFILES
 from tengtune.plan.strategy import Base, Offload, Strategy
 
-_ORDER: tuple[Verdict, ...] = ("fits", "unknown", "tight", "no")
+ORDER: tuple[Verdict, ...] = ("fits", "unknown", "tight", "no")
 _DEFAULT_BATCH = 8
 """Rows of an optimizer step where nobody says, as in a run file."""
 
@@ -160,7 +160,7 @@ def _doubling(most: int) -> list[int]:
 
 def _rank(way: Way) -> tuple[object, ...]:
     plan, now = way.plan, way.plan.strategy
-    fit = _ORDER.index(plan.verdict), plan.host_verdict == "no", _ORDER.index(plan.card_verdict)
+    fit = ORDER.index(plan.verdict), plan.host_verdict == "no", ORDER.index(plan.card_verdict)
     speed = way.tokens_per_s
     if speed is not None:
         machines = now.nodes if way.without_links else 1
