@@ -139,7 +139,7 @@ def test_what_matters_is_on_one_screen_and_the_rest_on_demand() -> None:
     code, out, _ = plan(*SEVEN)
     assert code == 0
     assert len(out.splitlines()) <= 24
-    assert "GB a card: weights 15.5 + optimizer 0.1 + activations 4.3 + logits 0.4 + " in out
+    assert "): weights 15.5 + optimizer 0.1 + activations 4.3 + logits 0.4 + " in out
     # facts/measurements.csv: 85 peaks and 73 speeds were scored (docs/benchmarks.md)
     assert "Never measured on a card." in out
     assert (

@@ -130,7 +130,8 @@ def _answer(asked: Asked, explain: bool, as_json: bool, colour: bool) -> tuple[s
     from tengtune.plan import choices, claims, nearest, remedy, screen
 
     plan, own = asked.plan, asked.plan if asked.recipe is not None else None
-    remedies, claimed = remedy.advice(plan), claims.of(plan)
+    sharing_asked = own is not None or "zero" in asked.question.fixed
+    remedies, claimed = remedy.advice(plan, sharing_asked), claims.of(plan)
     rows = nearest.nearest(plan) if explain or as_json else []
     blocks = [
         choices.lines(asked.question, asked.ways, own),

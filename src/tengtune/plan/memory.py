@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import math
 from dataclasses import dataclass, replace
+from typing import Literal
 
 from tengtune.models.spec import ModelSpec
 from tengtune.models.targets import adapted_linears, find_targets
@@ -249,10 +250,15 @@ def step_bytes(spec: ModelSpec, strategy: Strategy, profile: Profile) -> float:
     return state_bytes(spec, strategy, profile).step * part + working
 
 
+Point = Literal["loss", "loss_first", "backward", "backward_first", "summed", "step"]
+"""Where in a step a moment is; first: of its only micro batch, before any gradient."""
+
+
 @dataclass(frozen=True)
 class Moment:
     """What exists beside weights and optimizer at one point of a step."""
 
+    point: Point
     gradients: Range
     activations: Range = NOTHING
     logits: Range = NOTHING
@@ -266,12 +272,13 @@ class Moment:
     def not_below(self, low: float) -> Moment:
         """The moment with low figures that are nearer to the expected ones, by as much as makes their sum
         `low`: another moment takes so much at least."""
-        total, raised = self.total, dict(self.__dict__)
-        if low > total.low:
-            nearer = (low - total.low) / (total.expected - total.low)
-            for name, each in raised.items():
-                raised[name] = replace(each, low=each.low + nearer * (each.expected - each.low))
-        return Moment(**raised)
+        total = self.total
+        if low <= total.low:
+            return self
+        nearer = (low - total.low) / (total.expected - total.low)
+        terms = (self.gradients, self.activations, self.logits, self.buffers, self.step)
+        raised = (replace(each, low=each.low + nearer * (each.expected - each.low)) for each in terms)
+        return Moment(self.point, *raised)
 
 
 def moments(spec: ModelSpec, strategy: Strategy, profile: Profile) -> list[Moment]:
@@ -286,8 +293,12 @@ def moments(spec: ModelSpec, strategy: Strategy, profile: Profile) -> list[Momen
     layer = kept + exactly(working_bytes(spec, strategy, profile))
     beside = gathered_bytes(spec, strategy, profile) + copy_bytes(spec, strategy, profile)
     first, waiting, new = gradients, 0.0, 0.0
+    at_loss: Point = "loss"
+    in_backward: Point = "backward"
     if profile.gradients_grow:
         again = strategy.accumulate > 1
+        if not again:
+            at_loss, in_backward = "loss_first", "backward_first"
         embedding = FLOAT_BYTES * counts(spec).embedding if trains_head(strategy) else 0.0
         linears = (
             [out * inner for out, inner in spec.linears().values()] if strategy.method == "full" else [0]
@@ -300,10 +311,10 @@ def moments(spec: ModelSpec, strategy: Strategy, profile: Profile) -> list[Momen
     logits = logits_bytes(spec, strategy, profile)
     spare = logits if profile.keeps_logits else NOTHING
     return [
-        Moment(first, kept + rows, logits, beside),
-        Moment(first + exactly(waiting), layer, spare, beside),
-        Moment(gradients + exactly(new), NOTHING, NOTHING, beside),
-        Moment(gradients, step=exactly(step_bytes(spec, strategy, profile))),
+        Moment(at_loss, first, kept + rows, logits, beside),
+        Moment(in_backward, first + exactly(waiting), layer, spare, beside),
+        Moment("summed", gradients + exactly(new), NOTHING, NOTHING, beside),
+        Moment("step", gradients, step=exactly(step_bytes(spec, strategy, profile))),
     ]
 
 
@@ -316,8 +327,9 @@ def copy_bytes(spec: ModelSpec, strategy: Strategy, profile: Profile) -> Range:
 
 @dataclass(frozen=True)
 class Card:
-    """What one card must hold, term by term; `total` is their sum."""
+    """What one card must hold, term by term, at the largest moment of a step; `total` is their sum."""
 
+    point: Point
     weights: Range
     gradients: Range
     optimizer: Range
@@ -331,7 +343,7 @@ class Card:
     @property
     def terms(self) -> dict[str, Range]:
         """By name, in the order of the sum."""
-        return dict(self.__dict__)
+        return {name: each for name, each in self.__dict__.items() if isinstance(each, Range)}
 
     @property
     def total(self) -> Range:
@@ -354,6 +366,7 @@ def card_bytes(
     tensors = weights + optimizer + most.total
     slack = profile.fragmentation
     return Card(
+        most.point,
         weights,
         most.gradients,
         optimizer,

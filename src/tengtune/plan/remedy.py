@@ -60,10 +60,11 @@ class Remedy:
         return self.plan.strategy.cards > (self.plan.hardware.count or 1)
 
 
-def advice(plan: Plan) -> list[Remedy]:
+def advice(plan: Plan, sharing_asked: bool = True) -> list[Remedy]:
     """What would fit: the smallest change, where our back ends lack something of it the smallest that they
     can run today, and where that is none on the cards there are, the smallest on up to four times as many.
-    Nothing for a plan that fits and can be run."""
+    Nothing for a plan that fits and can be run. sharing_asked: whether `parallel.zero` is the asker's, not
+    the planner's choice: else it is no change to go without."""
     if plan.answer in ("fits", "unknown"):
         return []
     first = smallest(plan) if plan.verdict in ("no", "tight") else None
@@ -72,7 +73,14 @@ def advice(plan: Plan) -> list[Remedy]:
         today = smallest(plan, runnable=True)
     more = smallest(plan, runnable=True, times=MOST_TIMES) if today is None else None
     later = first if first is not today else None
-    return [remedy for remedy in (later, today, more) if remedy is not None]
+    found = [remedy for remedy in (later, today, more) if remedy is not None]
+    return found if sharing_asked else [_without(remedy, _UNSHARED) for remedy in found]
+
+
+def _without(remedy: Remedy, change: Change) -> Remedy:
+    """The remedy without naming one of its changes, unless it is the only one."""
+    rest = tuple(each for each in remedy.changes if each != change)
+    return replace(remedy, changes=rest or remedy.changes)
 
 
 def smallest(plan: Plan, runnable: bool = False, times: int = 1) -> Remedy | None:
@@ -159,5 +167,6 @@ def changes(plan: Plan, times: int = 1) -> Iterator[Change]:
         yield from (Change("parallel.ranks", ranks) for ranks in (2 * count, 4 * count) if ranks <= most)
 
 
-_PLAIN = (Change("lora.base", "compute"), Change("parallel.zero", 0), Change("parallel.offload", "none"))
+_UNSHARED = Change("parallel.zero", 0)
+_PLAIN = (Change("lora.base", "compute"), _UNSHARED, Change("parallel.offload", "none"))
 """Without what a back end may lack."""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tengtune.plan import choices, memory, score, time_screen
+from tengtune.plan import choices, score, sum_screen, time_screen
 from tengtune.plan.columns import gb, padded
 from tengtune.plan.hardware import GIB
 from tengtune.plan.judge import Plan, Verdict
@@ -48,7 +48,12 @@ def text(
         lines[1:1] = ["", f"{on}{_cannot(plan)}{off}"]
         lines[3:3] = [remedy_text(each, today=True) for each in remedies if not each.plan.lacking]
     took = time_screen.lines(plan, work, explain)
-    lines += [*([""] if took else []), *took, "", *(_sum(plan) if explain else [_one_line(plan)])]
+    lines += [
+        *([""] if took else []),
+        *took,
+        "",
+        *(sum_screen.full(plan) if explain else [sum_screen.short(plan)]),
+    ]
     shown = [each for each in notes_of(plan) if explain or each[0] not in _STANDING]
     notes = [*(language.say(code, **values) for code, values in shown), *beside.notes]
     notes += [] if plan.hardware.is_cpu else [score.line(plan)]
@@ -85,6 +90,7 @@ def data(plan: Plan, name: str, remedies: Sequence[Remedy], work: Work | None) -
             "needs": plan.card.total.rounded(),
             "usable": plan.hardware.usable_bytes,
             "nominal": plan.hardware.memory_bytes,
+            "fullest": plan.card.point,
             "terms": {name: each.rounded() for name, each in plan.card.terms.items()},
         },
         "host": {
@@ -268,61 +274,3 @@ def _need(need: Range) -> str:
     low, expected, high = map(gb, need.bounds)
     code = "plan.needs_exactly" if low == high else "plan.needs"
     return language.say(code, low=low, expected=expected, high=high)
-
-
-def _one_line(plan: Plan) -> str:
-    """The expected sum; what is below 0.05 GB is not named."""
-    titles: dict[str, str] = language.lookup("plan.terms")
-    named = [(name, each.expected) for name, each in plan.card.terms.items() if each.expected >= 0.05e9]
-    terms = " + ".join(f"{titles[name]} {gb(size)}" for name, size in named)
-    return language.say("plan.one_line", terms=terms, total=gb(plan.card.total.expected))
-
-
-def _sum(plan: Plan) -> list[str]:
-    """Low, expected, high of each term, its formula below it, and the program's figures."""
-    titles: dict[str, str] = language.lookup("plan.terms")
-    formulas: dict[str, str] = language.lookup("plan.formulas")
-    terms = [*plan.card.terms.items(), ("total", plan.card.total)]
-    labels = max(columns(titles[name]) for name, _ in terms)
-    heads = language.lookup("plan.columns")
-    lines = [
-        f"{padded(heads[0], labels)}  " + "  ".join(" " * (8 - columns(head)) + head for head in heads[1:])
-    ]
-    for name, each in terms:
-        figures = "  ".join(f"{value / 1e9:8.2f}" for value in each.bounds)
-        lines.append(f"{padded(titles[name], labels)}  {figures}")
-        if name in formulas:
-            lines.append("    " + formulas[name])
-        if name == "buffers" and plan.profile.gathers == "mindspore" and each.expected:
-            lines.append("    " + _gathered(plan))
-    return [*lines, "", constants(plan)]
-
-
-def _gathered(plan: Plan) -> str:
-    """What our MindSpore back end brings together, in figures: the largest term of full tuning."""
-    count = memory.counts(plan.spec)
-    code = "plan.gathered_full" if plan.strategy.method == "full" else "plan.gathered_lora"
-    billions = {"outer": count.embeddings, "one": count.embedding, "block": count.block}
-    sizes = {name: f"{size / 1e9:.2f}" for name, size in billions.items()}
-    return language.say(code, **sizes, link=f"{plan.hardware.link_bytes / 1e9:.2f}")
-
-
-def constants(plan: Plan) -> str:
-    """The figures in the formulas for this plan's program."""
-    profile, strategy = plan.profile, plan.strategy
-    states = profile.full if strategy.method == "full" else profile.adapter
-    return language.say(
-        "plan.constants",
-        profile=profile.name,
-        weights=f"{states.weights:g}",
-        gradients=f"{states.gradients.expected:g}",
-        optimizer=f"{states.optimizer:g}",
-        step=f"{states.step:g}",
-        hidden=f"{profile.kept.hidden:g}",
-        query=f"{profile.kept.query:g}",
-        key_value=f"{profile.kept.key_value:g}",
-        ffn=f"{profile.kept.ffn:g}",
-        logit="{:g} / {:g} / {:g}".format(*profile.logit_bytes.bounds),
-        slack="{:g} / {:g} / {:g}".format(*profile.fragmentation.bounds),
-        factor="{:g} / {:g} / {:g}".format(*profile.offload_factor.bounds),
-    )
