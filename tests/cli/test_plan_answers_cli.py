@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -168,6 +169,47 @@ def test_fewer_checkpoints_are_the_smallest_change_for_a_disk() -> None:
     assert not claim["holds"]
     _, out, _ = plan(*FULL_14B, "8x910b3", "--disk", "500")
     assert "3 checkpoints (train.keep, and the best one or one being written) take 567 GB" in out
+
+
+# How many cards it takes, where those there are have no way.
+
+
+@pytest.mark.parametrize(
+    ("cards", "asked"),
+    [
+        (("8x 300T A2", "{}x 300T A2"), ("Qwen-14B", "--method", "full")),
+        (("16x 910b4", "{}x 910b4"), ("Qwen-14B", "--method", "full")),
+        (("4x 910b3", "{}x 910b3"), ("Qwen-14B", "--method", "full")),
+        (("910b4", "{}x 910b4"), ("Qwen-14B", "--seq-len", "8192")),
+        (("2x 910b4", "{}x 910b4"), ("Qwen2.5-72B",)),
+    ],
+)
+def test_the_cards_it_takes_are_named_and_half_of_them_are_not_enough(
+    cards: tuple[str, str], asked: tuple[str, ...]
+) -> None:
+    """An offload that tengtune does not have, and another method, are no help for what was asked."""
+    there, others = cards
+    code, out, _ = plan("--model", *asked, "--hardware", there)
+    assert code == 3
+    named = re.search(r"tengtune needs (\d+) such cards, by its own sum: (\w+)", out)
+    assert named is not None
+    count = int(named[1])
+    assert data("--model", *asked, "--hardware", there)["minimum"]["cards"] == count
+    again = data("--model", *asked, "--hardware", others.format(count))
+    assert (again["verdict"], again["engine"], again["sum_of"]) == ("fits", named[2], named[2])
+    assert [
+        way
+        for way in data("--model", *asked, "--hardware", others.format(count // 2))["ways"]
+        if way["verdict"] == "fits"
+    ] == []
+
+
+@pytest.mark.parametrize(("lang", "words"), [("en", "On no number of such cards"), ("zh", "增加到 64 张")])
+def test_no_number_of_cards_is_said(lang: str, words: str) -> None:
+    """Without MindSpore each card has the whole model: 227 GB of states on 32 GB, on however many."""
+    code, out, _ = plan(*FULL_14B, "8x910a", lang=lang)
+    assert (code, words in out) == (3, True)
+    assert words not in plan(*FIRST, "8x910a", lang=lang)[1]
 
 
 # Remedies within the hardware.

@@ -127,19 +127,30 @@ def command(
 
 def _answer(asked: Asked, explain: bool, as_json: bool, colour: bool) -> tuple[str, dict[str, Any]]:
     """The screen, and the same as data."""
-    from tengtune.plan import choices, claims, nearest, remedy, screen
+    from tengtune.plan import choices, claims, compare, nearest, remedy, screen
 
     plan, own = asked.plan, asked.plan if asked.recipe is not None else None
-    sharing_asked = own is not None or "zero" in asked.question.fixed
+    question = asked.question
+    sharing_asked = own is not None or "zero" in question.fixed
     remedies, claimed = remedy.advice(plan, sharing_asked), claims.of(plan)
+    alone = not asked.ways and question.engines and not question.hardware.is_cpu
+    least = compare.least(question) if alone else None
     rows = nearest.nearest(plan) if explain or as_json else []
     blocks = [
-        choices.lines(asked.question, asked.ways, own),
+        choices.lines(question, asked.ways, own),
         claims.lines(claimed),
         nearest.lines(rows),
     ]
-    beside = screen.Beside(blocks, choices.notes(asked.question, asked.ways, explain))
+    told = least is not None or (alone and plan.answer == "no")  # else it is said what it lacks
+    needed = choices.needed(least) if told else ""
+    beside = screen.Beside(blocks, choices.notes(question, asked.ways, explain), needed)
     text = screen.text(plan, asked.name, remedies, asked.work, beside, explain, colour)
     data = screen.data(plan, asked.name, remedies, asked.work)
-    more = {"ways": choices.data(asked.ways), "nearest": nearest.data(rows), "claims": claims.data(claimed)}
+    minimum = None if least is None else choices.data([least])[0]
+    more = {
+        "minimum": minimum,
+        "ways": choices.data(asked.ways),
+        "nearest": nearest.data(rows),
+        "claims": claims.data(claimed),
+    }
     return text, {**data, **more}

@@ -61,6 +61,24 @@ def fewer(question: Question, ways: Sequence[Way]) -> list[str]:
     return [language.say("plan.fewer_host", cards=there, need=need, there=has)]
 
 
+def needed(least: Way | None) -> str:
+    """How many cards a training takes that those there are cannot do in any way."""
+    if least is None:
+        return language.say("plan.needed_none")
+    plan = least.plan
+    now = plan.strategy
+    return language.say(
+        "plan.needed",
+        cards=now.cards,
+        engine=plan.engine,
+        rows=now.rows,
+        batch=now.cards * now.rows * now.accumulate,
+        share=sharing(plan),
+        verdict=language.lookup("plan.verdicts")[plan.card_verdict],
+        card=columns.gb(plan.card.total.expected),
+    )
+
+
 def place(plan: Plan, spoken: language.Language | None = None) -> str:
     """The cards a plan is for: "2 machines x 8 cards, Atlas 800 9000". spoken: None: the language chosen."""
     now, texts = plan.strategy, language.area_messages("plan")

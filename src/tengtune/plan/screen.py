@@ -25,10 +25,12 @@ _COLOURS: dict[Verdict, str] = {
 
 @dataclass(frozen=True)
 class Beside:
-    """What stands beside a plan: blocks of lines before the notes, and further notes."""
+    """What stands beside a plan: blocks of lines before the notes, further notes, and how many cards
+    it takes where those there are cannot do it."""
 
     blocks: Sequence[Sequence[str]] = ()
     notes: Sequence[str] = ()
+    needed: str = ""
 
 
 def text(
@@ -46,7 +48,8 @@ def text(
     if plan.answer == "cannot":
         on, off = ("\033[31m", "\033[0m") if colour else ("", "")
         lines[1:1] = ["", f"{on}{_cannot(plan)}{off}"]
-        lines[3:3] = [remedy_text(each, today=True) for each in remedies if not each.plan.lacking]
+        today = [remedy_text(each, today=True) for each in remedies if not each.plan.lacking]
+        lines[3:3] = [*([beside.needed] if beside.needed else []), *today]
     took = time_screen.lines(plan, work, explain)
     lines += [
         *([""] if took else []),
@@ -61,6 +64,8 @@ def text(
     lines += ["", short] if short else []
     if plan.card_verdict == "no" and not remedies:
         lines += ["", language.say("plan.none_fits")]
+    if beside.needed and plan.answer != "cannot":
+        lines += ["", beside.needed]
     for number, remedy in enumerate(remedies):
         if plan.answer != "cannot" or remedy.plan.lacking:
             lines += ["", remedy_text(remedy, today=number > 0 or bool(plan.lacking))]
