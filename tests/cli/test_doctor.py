@@ -307,7 +307,7 @@ def test_eight_cards_asked_and_two_held(host: FakeHost) -> None:
     host.says("npu-smi info", table(held=held))
     answer = Answer(host, RUN + "parallel: {ranks: 8}\n")
     assert answer.faults == {"busy": "warn", "held": "block"}
-    assert "2: VLLMWorker_TP (3001, 42.0 GB); 6: python (3002, 42.0 GB)" in answer.found["held"]["why"]
+    assert "2: VLLMWorker_TP (3001, 45.1 GB); 6: python (3002, 45.1 GB)" in answer.found["held"]["why"]
     assert "tengtune run run.yaml -s parallel.ranks=6" in answer.fix("held")
     assert "kill 3001 3002" in answer.fix("busy")
     four = Answer(host, RUN + "parallel: {ranks: 4}\n")
@@ -463,6 +463,26 @@ def test_plans_sum_of_a_run_on_the_cards_that_are_there(host: FakeHost) -> None:
     small = Quick(host, "model: Qwen/Qwen2.5-0.5B\n" + FULL)
     assert small.faults == {}
     assert small.found["need_fits"]["level"] == "ok"
+
+
+def test_one_screen_has_one_gb(host: FakeHost) -> None:
+    """1e9 bytes: 32768 MiB are 34.36, 2802 MiB 2.94, 20000 MiB 20.97, 24684084 KiB 25.28 of them. And what is
+    lacking is not called enough: the sum is of the cards that the run asks for."""
+    memory(host, 24684084, 24684084)
+    small = {"name": "910B4", "count": 2, "total": 32768, "idle": 2802}
+    host.says("npu-smi info", table(**small, held=(Held(1, 20000),)))
+    (host.root.parent / "run.yaml").write_text(LORA.replace("8}", "4}"), "utf-8")
+    out = Quick.ask(host, "run.yaml")[1]
+    rows = [line.split() for line in out.splitlines()[1:3]]
+    assert rows[0] == ["0", "910B4", "A2", "OK", "34.4", "2.9", "31.4", "-"]
+    assert rows[1][4:] == ["34.4", "23.9", "10.5", "python", "(4711,", "21.0", "GB)"]
+    assert "2 cards 910B4 (A2), 34.4 GB each" in out
+    assert "memory: 25.28 GB of 25.28 GB available" in out
+    assert "the run would fit on the 4 cards it asks for, of which 2 are seen: " in out
+    assert " a card of 31.7 GB that frameworks get, " in out
+    assert "the run fits" not in out
+    (host.root.parent / "run.yaml").write_text(LORA.replace("8}", "2}"), "utf-8")
+    assert "by plan's sum the run fits: " in Quick.ask(host, "run.yaml")[1]
 
 
 def test_memory_and_disk_that_a_run_needs(host: FakeHost) -> None:
@@ -639,7 +659,7 @@ def test_the_screen(lang: str, tag: str, verdict: str, host: FakeHost) -> None:
     lines = done.stdout.splitlines()
     assert len(lines) <= 40
     assert [line.split()[:4] for line in lines[1:9]] == [[str(n), "910B3", "A2", "OK"] for n in range(8)]
-    assert "python (4711, 42.0 GB)" in lines[7]
+    assert "python (4711, 45.1 GB)" in lines[7]
     assert lines[10].startswith(tag)
     assert verdict in lines[-1]
     assert done.stderr == ""

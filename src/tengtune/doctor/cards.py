@@ -70,7 +70,7 @@ def _kinds(case: Case) -> Iterator[Finding]:
             yield warn("doctor.chip_inference", **values)
         else:
             speed = f", {cards[0].tflops:g} TFLOPS" if cards[0].tflops else ""
-            yield ok("doctor.chip", **values, size=_gigabytes(cards[0].total_mb), speed=speed)
+            yield ok("doctor.chip", **values, size=gigabytes(cards[0].total_mb), speed=speed)
     totals = [card.total_mb for card in case.host.cards if card.total_mb]
     if len(groups) > 1 or (totals and max(totals) > _UNEQUAL * min(totals)):
         alike = max(groups.values(), key=len)
@@ -113,7 +113,7 @@ def _busy(case: Case) -> Iterator[Finding]:
         yield warn("doctor.busy" if places else "doctor.busy_all", **values, places=places)
     for code, told in (("doctor.busy_unseen", True), ("doctor.busy_unnamed", False)):
         if some := [card for card in unseen if (card.chip.npu in case.host.table.told) is told]:
-            used = joined(_gigabytes(card.used_mb) for card in some)
+            used = joined(gigabytes(card.used_mb) for card in some)
             yield warn(code, cards=listed(some), used=used, npu=some[0].chip.npu)
     free = [card for card in cards if card.in_use is False]
     if cards and len(free) == len(cards):
@@ -129,8 +129,9 @@ def _busy(case: Case) -> Iterator[Finding]:
 def holders(case: Case, card: Card) -> str:
     """The processes on a card, the biggest first."""
     found = sorted(case.host.table.on(card.chip), key=lambda process: -(process.memory_mb or 0))
-    return joined(f"{each.name or '?'} ({each.pid}, {_gigabytes(each.memory_mb)})" for each in found[:3])
+    return joined(f"{each.name or '?'} ({each.pid}, {gigabytes(each.memory_mb)})" for each in found[:3])
 
 
-def _gigabytes(megabytes: int | None) -> str:
-    return "?" if megabytes is None else f"{megabytes / 1024:.1f} GB"
+def gigabytes(megabytes: int | None) -> str:
+    """The GB, of 1e9 bytes, of so many of npu-smi's MB, which are MiB."""
+    return "?" if megabytes is None else f"{megabytes * 2**20 / 1e9:.1f} GB"

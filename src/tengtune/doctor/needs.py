@@ -35,7 +35,7 @@ def check(case: Case, recipe: Recipe, backend: str) -> Iterator[Finding]:
         return
     if spec is None:
         yield unknown("doctor.need_unreckoned", model=recipe.model.path, run=recipe.called())
-    elif (there := _hardware(case)) is None:
+    elif (there := _hardware(case, recipe)) is None:
         yield unknown("doctor.need_cards_unknown", run=recipe.called())
     else:
         yield from _sum(case, recipe, backend, spec, there)
@@ -63,9 +63,9 @@ def _spec(recipe: Recipe) -> ModelSpec | None:
     return spec.from_folder(folder) if (folder / "config.json").is_file() else known.spec(recipe.model.path)
 
 
-def _hardware(case: Case) -> Hardware | None:
-    """The cards that the run would take, all as small as the smallest, or the CPU; None where a card's size
-    or generation is not known, or it is none to train on."""
+def _hardware(case: Case, recipe: Recipe) -> Hardware | None:
+    """As many cards as the run asks for, all as small as the smallest that it would take, or the CPU; None
+    where a card's size or generation is not known, or it is none to train on."""
     from tengtune.plan import hardware
 
     machine, cards = case.host.machine, choice.taken(case)
@@ -76,7 +76,7 @@ def _hardware(case: Case) -> Hardware | None:
         if len(sizes) < len(cards):
             return None
         name = "A3" if generation.name == "A3" else cards[0].chip.name
-        found = replace(hardware.ascend(name, round(min(sizes) / 1024)), count=len(cards))
+        found = replace(hardware.ascend(name, round(min(sizes) / 1024)), count=choice.asked(recipe))
     else:
         return None
     return replace(found, host_bytes=machine.memory, disk_bytes=machine.disk_free)
@@ -97,9 +97,15 @@ def _sum(case: Case, recipe: Recipe, backend: str, spec: ModelSpec, there: Hardw
     amounts |= {"disk": _gb(plan.disk), "free": _there(there.disk_bytes)}
     if there.is_cpu:
         yield ok("doctor.need_fits_cpu", **amounts)
+        return
+    size = _there(there.usable_bytes or there.memory_bytes)
+    usable = language.say("doctor.need_usable" if there.usable_bytes else "doctor.need_nominal", size=size)
+    amounts |= {"card": _gb(plan.card.total), "usable": usable}
+    wanted, count = choice.asked(recipe), len(choice.taken(case))
+    if wanted > count:  # which is said before, and is in the way
+        yield ok("doctor.need_fits_more", wanted=wanted, count=count, **amounts)
     else:
-        usable = _there(there.usable_bytes or there.memory_bytes)
-        yield ok("doctor.need_fits", card=_gb(plan.card.total), usable=usable, **amounts)
+        yield ok("doctor.need_fits", **amounts)
 
 
 def _card(plan: Plan, recipe: Recipe) -> Iterator[Finding]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from tengtune.doctor.cards import holders
+from tengtune.doctor.cards import gigabytes, holders
 from tengtune.doctor.finding import Case, Finding, Level
 from tengtune.host.survey import Card
 from tengtune.ui import language
@@ -68,7 +68,7 @@ def _row(case: Case, card: Card) -> list[str]:
     used, total = card.used_mb, card.total_mb
     memory = ["?"] * 3
     if used is not None and total is not None:
-        memory = [f"{number / 1024:.1f}" for number in (total, used, total - used)]
+        memory = [gigabytes(each).removesuffix(" GB") for each in (total, used, total - used)]
     generation = card.generation.name if card.generation else "?"
     held = holders(case, card) or ("-" if card.in_use is False else "?")
     return [str(card.number), card.chip.name, generation, card.chip.health or "?", *memory, held]
