@@ -175,6 +175,12 @@ def test_every_error_is_found_by_its_own_text() -> None:
     forms |= {
         "no_module": "ModuleNotFoundError: No module named 'datasets'",
         "cann_package": "No module named 'decorator'",
+        "launcher_missing": "bash: torchrun: command not found",
+        "hub_missing": "modelscope.hub.errors.NotExistError: x",
+        "net_timeout": "requests.exceptions.ConnectTimeout: x",
+        "peft_targets": "Target modules ['c_attn'] not found in the base model.",
+        "hf_removed_name": "cannot import name 'SampleOutput' from 'transformers.generation.utils'",
+        "fp16_no_card": "(`--fp16_full_eval`) can only be used on CUDA devices.",
         "npu_denied": "PermissionError: [Errno 13] Permission denied: '/dev/davinci0'",
     }
     forms |= {"hal_missing_build": 'RUN python -c "import torch_npu"'}

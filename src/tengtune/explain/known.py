@@ -24,6 +24,8 @@ _NUMBER = r"(?i)(?:err\w*[ _]?code|ret(?:urn)?[ _]?(?:code|value)|\bret|result)\
 """What stands before a code that is a number: "error code is ", "ErrCode=", "runtime result = "."""
 _REPORT = rb"\b(?:health|fault|alarm|event)\b.{0,80}"
 _LEADS = " =[:('\""
+CODINGS = ("utf-8", "gb18030")
+"""Codings that Chinese logs come in."""
 MOST_BYTES = 16 << 20
 """More than any file of errors has."""
 
@@ -104,19 +106,30 @@ def _error(id: str, entry: Any, path: Path) -> Error:
         pattern = (_NUMBER if number else r"(?<![0-9A-Za-z])") + f"(?:{'|'.join(codes)})(?![0-9A-Za-z])"
         texts = [lead + code for code in codes for lead in (_LEADS if number else ("",))]
     try:
-        regex = re.compile(pattern.encode()) if pattern else None
+        regex = _compiled(pattern) if pattern else None
     except re.error as error:
         raise Problem("explain.bad_facts", where=f"{path}: {id}", reason=f"regex: {error}") from error
     return Error(
         id,
         entry["kind"],
-        tuple(dict.fromkeys(text.encode(coding) for text in texts for coding in ("utf-8", "gb18030"))),
+        tuple(dict.fromkeys(text.encode(coding) for text in texts for coding in CODINGS)),
         regex,
         tuple(entry.get("over", ())),
         entry.get("detail"),
         {name: entry[name] for name in language.LANGUAGES},
         str(entry.get("source", "")),
     )
+
+
+def _compiled(pattern: str) -> re.Pattern[bytes]:
+    """A pattern that also matches in every coding. In GB 18030 a byte of a character may look like one of the
+    pattern's signs, hence the escapes."""
+
+    def either(run: re.Match[str]) -> str:
+        forms = (re.escape(run[0].encode(coding)).decode("latin-1") for coding in CODINGS)
+        return f"(?:{'|'.join(forms)})"
+
+    return re.compile(re.sub(r"[^\x00-\x7f]+", either, pattern).encode("latin-1"))
 
 
 def _fault(entry: Any) -> str:
