@@ -86,15 +86,18 @@ def find(text: str) -> Hardware:
     number of its own cards: "8x Atlas 800T A2" are the eight of one. More Ascend cards than a machine holds
     are several machines. Problem for a name nobody listed, with the nearest, and for cards that do not train.
     """
-    counted = names.counted(text)
+    try:
+        counted = names.counted(text)
+    except names.BadCountError:
+        raise _bad_count(text) from None
     if counted is None:
-        raise _unknown(text)
+        raise _unknown(text, text)
     found = _named(counted.name, text)
     if found.count == 1 and (counted.machines, counted.cards, counted.number) == (None, None, None):
         return replace(found, count=None)
     machines, cards, doubts = _spread(found, counted)
     if cards is None:
-        raise _unknown(text)
+        raise _bad_count(text)
     return replace(found, count=machines * cards, nodes=machines, doubts=(*found.doubts, *doubts))
 
 
@@ -135,7 +138,7 @@ def _named(name: str, text: str) -> Hardware:
         return Hardware("CPU", None, None, None, _range(tree["other"]), 0.0)
     stated = _SIZE.search(name)
     if stated and not int(stated[1]):
-        raise _unknown(text)
+        raise _unknown(text, name)
     bare, without = names.key(name), names.key(_SIZE.sub("", name))
     products = {names.key(each): (each, values) for each, values in tree["products"].items()}
     known = {names.key(each): each for each in tree["chips"]}
@@ -164,11 +167,15 @@ def _named(name: str, text: str) -> Hardware:
     if stated and not without:
         card = ascend(f"{stated[1]} GB", int(stated[1]))
         return replace(card, doubts=("plan.any_card", *card.doubts))
-    chips_known = chips.table().names
-    other = next((each for each in chips_known if names.key(each) == bare), None)
+    known_chips = chips.table()
+    unfit = [
+        *known_chips.names,
+        *(each for each, of in known_chips.generations.items() if of.trainable is False),
+    ]
+    other = next((each for each in (*unfit, *tree["inference"]) if names.key(each) == bare), None)
     if other is not None:
-        raise Problem("plan.no_training", where=text, name=other, exit_code=3)
-    raise _unknown(text)
+        raise Problem("plan.no_training", where=text, name=_shown(other), exit_code=3)
+    raise _unknown(text, name)
 
 
 def _product(name: str, values: dict[str, Any], stated: re.Match[str] | None) -> Hardware:
@@ -176,9 +183,15 @@ def _product(name: str, values: dict[str, Any], stated: re.Match[str] | None) ->
     size = int(stated[1]) if stated else tree["chips"][values["chip"]]
     card = ascend(values["chip"], size)
     doubts = ("plan.memory_unproved",) if values.get("doubt") == "memory" and not stated else ()
-    words = [word.title() if word in ("atlas", "pro") else word.upper() for word in name.split()]
-    card = replace(card, name=" ".join(words), count=values["cards"], doubts=(*card.doubts, *doubts))
+    card = replace(card, name=_shown(name), count=values["cards"], doubts=(*card.doubts, *doubts))
     return _linked(card, values.get("links"))
+
+
+def _shown(name: str) -> str:
+    """A name of the table as its maker writes it."""
+    return " ".join(
+        each.title() if each in ("atlas", "pro", "duo") else each.upper() for each in name.split()
+    )
 
 
 def ascend(chip: str, size_gib: int) -> Hardware:
@@ -246,12 +259,15 @@ def _range(values: dict[str, Any]) -> Range:
     return Range(low, expected, high)
 
 
-def _unknown(text: str) -> Problem:
+def _bad_count(text: str) -> Problem:
+    return Problem("plan.bad_count", where=text, most=names.MOST)
+
+
+def _unknown(text: str, name: str) -> Problem:
+    """Nothing is called `name`, which is of `text`."""
     tree = table()
     known = [*tree["products"], *(name.lower() for name in tree["chips"]), *tree["others"], "cpu"]
-    counted = names.counted(text)
-    plain = names.key(text if counted is None else counted.name)
     keys = {names.key(each): each for each in known}
-    found = difflib.get_close_matches(plain, list(keys), n=3, cutoff=0.5)
+    found = difflib.get_close_matches(names.key(name), list(keys), n=3, cutoff=0.5)
     near = [keys[each] for each in found] or ["atlas 800t a2", "910b4", "8x64g"]
     return Problem("plan.unknown_hardware", where=text, near=joined(each.replace(" ", "-") for each in near))
