@@ -59,6 +59,10 @@ class Parsed:
     inner: list[str] = field(default_factory=list)
 
 
+NO_USERS = ["abc", "abc:users", "1000", "1000:", ":1000", "-1:1", "1:2:3", "１:１", "1000:1000 -v /:/x", ""]
+NO_USERS += ["2147483648:1", "1:9999999999"]
+
+
 def parsed(words: list[str]) -> Parsed:
     assert words[:2] == ["docker", "run"]
     result, waiting = Parsed(), words[2:]
@@ -162,6 +166,7 @@ def test_a_checkpoint_with_blanks_stays_one_word() -> None:
         (("--cards", "0"), "docker.chip_unknown"),
         (("--cards", "0", "-i", "--privileged"), "docker.bad_image"),
         (("--cards", "0", "-i", "x", "-n", "ä b"), "docker.bad_name"),
+        *((("--cards", "0", "-i", "x", f"--user={user}"), "docker.bad_user") for user in NO_USERS),
         (("--cards", "0-x", "-i", "x"), "ranktable.bad_cards"),
         (("-i", "x"), "docker.no_cards"),
     ],

@@ -116,7 +116,7 @@ def _container(
         cards=chosen,
         mounts=(*host, *own),
         group=machine.group or None,
-        user=user,
+        user=None if user is None else containers.check_user(user),
         folder=own[0].target if own else None,
     )
 

@@ -19,6 +19,10 @@ NAME = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.-]+")
 """docker's own rule for names."""
 IMAGE = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9._:/@-]*")
 """What an image's name consists of: registry, port, tag and digest; it begins like no option."""
+USER = re.compile(r"[0-9]{1,10}:[0-9]{1,10}")
+"""A user and a group by their numbers: names are those of the image, which is not here."""
+MOST_USER = 2**31 - 1
+"""The highest number of a user or group that docker takes."""
 
 
 @dataclass(frozen=True)
@@ -88,6 +92,13 @@ def check_image(image: str) -> str:
     if not IMAGE.fullmatch(image):
         raise Problem("docker.bad_image", where=f"--image {image}")
     return image
+
+
+def check_user(user: str) -> str:
+    """UID:GID; Problem for anything else."""
+    if not USER.fullmatch(user) or any(int(number) > MOST_USER for number in user.split(":")):
+        raise Problem("docker.bad_user", where=f"--user {user}")
+    return user
 
 
 def name_of(run: str) -> str:
