@@ -411,6 +411,32 @@ def test_faults_that_hccl_finds_late(tmp_path: Path) -> None:
     assert (code, "different numbers of cards (10.0.0.1: 2, 10.0.0.2: 1)" in said) == (0, True)
 
 
+def test_one_table_has_one_verdict(tmp_path: Path) -> None:
+    """Unequal servers, one of three cards: each doubt is told once, and merge and check say the same."""
+    ports = {name: {c: Port(f"10.{at}.0.{c + 1}") for c in range(4 - at)} for at, name in enumerate("ab")}
+    for name, of_server in ports.items():
+        ranktable.write(ranktable.make(name, of_server), tmp_path / f"{name}.json")
+    verdict = "nothing that is surely wrong, but 2 warnings above to look at first: 2 servers, 7 ranks"
+    for arguments in (("merge", "a.json", "b.json"), ("check", "hccl_2s_7p.json")):
+        code, said = tengtune(tmp_path, *arguments)
+        assert code == 0
+        assert said.count("different numbers of cards (a: 4, b: 3)") == 1
+        assert said.count("takes 1, 2, 4 or 8 cards") == 1
+        assert said.count(verdict) == 1
+        assert "sound" not in said
+    code, said = tengtune(tmp_path, "merge", "a.json", "--out", "alone.json")
+    assert (code, "alone.json: sound: 1 server, 4 ranks" in said) == (0, True)
+    code, said = tengtune(tmp_path, "check", "hccl_2s_7p.json", "--json")
+    assert json.loads(said.splitlines()[-1])["warnings"] == 2
+
+
+def test_an_address_of_a_card_that_is_not_in_the_table(tmp_path: Path) -> None:
+    given = ("--ip", "0=10.1.0.1", "--ip", "1=10.1.0.2", "--ip", "5=10.1.0.33")
+    code, said = tengtune(tmp_path, "make", "0-1", "--server-ip", "10.0.0.1", *given, "--out", "t.json")
+    assert (code, "Card 5 has an address and is not in the table" in said) == (2, True)
+    assert not (tmp_path / "t.json").exists()
+
+
 def test_a_table_that_is_there_is_kept(tmp_path: Path) -> None:
     make = ("make", "0", "--server-ip", "node-a", "--ip", "0=10.0.137.1", "--out", "t.json")
     code, said = tengtune(tmp_path, *make)

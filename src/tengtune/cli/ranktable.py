@@ -60,8 +60,8 @@ def make(
     if server_ip and not is_address(server_ip):
         console.warn("ranktable.named", text=server_ip)
     network = ranktable.network_fault(ports)
-    _judge([*ranktable.faults(table), *([network] if network else [])], console, cards)
-    _write(table, out, force, console)
+    warnings = _judge([*ranktable.faults(table), *([network] if network else [])], console, cards)
+    _write(table, warnings, out, force, console)
 
 
 @command.command("merge", cls=Command, help="cli.ranktable_merge")
@@ -78,11 +78,11 @@ def merge(tables: tuple[Path, ...], out: Path | None, force: bool, quiet: bool, 
     parts = []
     for path in tables:  # what is written is of version 1.0, and has no place for super pods
         table, frame = ranktable.read(path, versions=["1.0"])
-        _judge([*frame, *ranktable.faults(table)], console, path)
+        _refuse([*frame, *ranktable.faults(table)], path)  # what is doubtful is so in the whole, too
         parts.append(table)
     table = ranktable.merge(parts)
-    _judge(ranktable.faults(table), console, " ".join(map(str, tables)))
-    _write(table, out, force, console)
+    warnings = _judge(ranktable.faults(table), console, " ".join(map(str, tables)))
+    _write(table, warnings, out, force, console)
 
 
 @command.command("check", cls=Command, help="cli.ranktable_check")
@@ -95,12 +95,8 @@ def check(file: Path, quiet: bool, as_json: bool) -> None:
 
     console = make_console(quiet, as_json)
     table, frame = ranktable.read(file)
-    _judge([*frame, *ranktable.faults(table)], console, file)
-    console.result(
-        language.say("ranktable.sound", servers=len(table), ranks=_count(table)),
-        servers=len(table),
-        ranks=_count(table),
-    )
+    warnings = _judge([*frame, *ranktable.faults(table)], console, file)
+    console.result(_verdict(table, warnings), **_counts(table), warnings=warnings)
 
 
 def _ports(cards: Sequence[int], given: Iterable[str], conf: Path | None) -> dict[int, Port]:
@@ -116,6 +112,8 @@ def _ports(cards: Sequence[int], given: Iterable[str], conf: Path | None) -> dic
             raise Problem("ranktable.bad_pair", where=f"--ip {text}")
         if int(card) in named:
             raise Problem("ranktable.card_twice", where=f"--ip {text}", card=int(card))
+        if int(card) not in cards:
+            raise Problem("ranktable.other_card", where=f"--ip {text}", card=int(card), cards=joined(cards))
         named[int(card)] = hccn.Port(hccn.check_address(address, f"--ip {text}"))
     missing = [card for card in cards if card not in named]
     found: dict[int, Port] = {}
@@ -144,19 +142,24 @@ def _own_address() -> str:
     return address
 
 
-def _judge(faults: Iterable[Fault], console: Console, where: object) -> None:
-    """Say what may be wrong; Problem with all that is."""
-    blocking = []
-    for fault in faults:
-        if fault.blocking:
-            blocking.append(language.say(fault.code, **fault.values))
-        else:
-            console.warn(fault.code, **fault.values)
+def _judge(faults: Iterable[Fault], console: Console, where: object) -> int:
+    """Say what may be wrong, and how much that is; Problem with all that is wrong."""
+    found = list(faults)
+    doubts = [fault for fault in found if not fault.blocking]
+    for fault in doubts:
+        console.warn(fault.code, **fault.values)
+    _refuse(found, where)
+    return len(doubts)
+
+
+def _refuse(faults: Iterable[Fault], where: object) -> None:
+    """Problem with all that is wrong."""
+    blocking = [language.say(fault.code, **fault.values) for fault in faults if fault.blocking]
     if blocking:
         raise Problem("ranktable.unsound", where=where, faults="\n".join(blocking))
 
 
-def _write(table: Table, out: Path | None, force: bool, console: Console) -> None:
+def _write(table: Table, warnings: int, out: Path | None, force: bool, console: Console) -> None:
     from tengtune.cluster import ranktable
 
     name = ranktable.file_name(table)
@@ -165,13 +168,15 @@ def _write(table: Table, out: Path | None, force: bool, console: Console) -> Non
         raise Problem("check.out_exists", where=path)
     ranktable.write(table, path)
     console.say("ranktable.readers")
-    console.result(
-        language.say("ranktable.written", path=path, servers=len(table), ranks=_count(table)),
-        file=str(path),
-        servers=len(table),
-        ranks=_count(table),
-    )
+    text = language.say("ranktable.written", path=path, verdict=_verdict(table, warnings))
+    console.result(text, file=str(path), **_counts(table), warnings=warnings)
 
 
-def _count(table: Table) -> int:
-    return sum(len(server.devices) for server in table)
+def _verdict(table: Table, warnings: int) -> str:
+    """The one judgement of a table that is not refused, the same wherever it is given."""
+    code = "ranktable.doubtful" if warnings else "ranktable.sound"
+    return language.say(code, **_counts(table), warnings=warnings)
+
+
+def _counts(table: Table) -> dict[str, int]:
+    return {"servers": len(table), "ranks": sum(len(server.devices) for server in table)}
