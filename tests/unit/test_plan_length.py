@@ -56,7 +56,9 @@ def test_where_all_lengths_fit_none_is_called_the_longest(monkeypatch: pytest.Mo
     picture.draw(full(1024), "Qwen-14B", io.BytesIO())
     assert said == [
         "all fit, up to 1048576 at least",
+        "the model was made for 32768",
         f"longest that fits: {picture.curve(full(1024)).longest}",
+        "the model was made for 8192",
     ]
 
 

@@ -49,6 +49,7 @@ def command(
 def _tell(recipe: Recipe, ranks: int, console: Console) -> None:
     """What the run would be: ranks, rows of a step, and of data that are rows already how many steps."""
     from tengtune.data.store import open_store
+    from tengtune.models import positions, spec
     from tengtune.train import schedule
 
     train = recipe.train
@@ -61,6 +62,8 @@ def _tell(recipe: Recipe, ranks: int, console: Console) -> None:
         micro=train.micro_batch,
         times=recipe.accumulation,
     )
+    for code, values in positions.beyond(spec.from_folder(recipe.model_folder), recipe.data.seq_len):
+        console.warn(code, **values)
     folder = recipe.folder / "data" / "train"
     if folder.is_dir():
         rows = open_store(folder).rows

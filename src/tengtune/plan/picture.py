@@ -67,6 +67,10 @@ def draw(plan: Plan, name: str, stream: IO[bytes]) -> None:
             code = "longest" if drawn.longest < length.LONGEST else "all_fit"
             label = texts[code].format(tokens=drawn.longest)
             axes.axvline(drawn.longest, color=INK, linestyle="--", linewidth=1, label=label)
+        made_for = plan.spec.max_positions
+        if drawn.lengths[0] <= made_for < drawn.lengths[-1]:
+            label = texts["made_for"].format(tokens=made_for)
+            axes.axvline(made_for, color=INK, linestyle=":", linewidth=1, label=label)
         axes.set_xscale("log", base=2)
         ticks = [tokens for tokens in drawn.lengths if tokens & (tokens - 1) == 0] or drawn.lengths
         axes.xaxis.set_major_locator(FixedLocator([float(tick) for tick in ticks]))

@@ -15,7 +15,7 @@ MOST_CHANGES = 3
 MOST_TIMES = 4
 SHORTEST_ROW = 256
 """Tokens; suggested lengths are multiples of it."""
-_LENGTH = "data.seq_len"
+LENGTH = "data.seq_len"
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Change:
             "lora.base": {"base": self.value},
             "train.keep": {"checkpoints": self.value},
             "lora.rank": {"rank": self.value},
-            _LENGTH: {"row_tokens": self.value},
+            LENGTH: {"row_tokens": self.value},
             "train.method": {"method": self.value},
         }[self.key]
         return replace(strategy, **values), engine  # type: ignore[arg-type]
@@ -113,7 +113,7 @@ def smallest(plan: Plan, runnable: bool = False, times: int = 1) -> Remedy | Non
 def _longest(remedy: Remedy, below: int, runnable: bool) -> Remedy:
     """The same, and where it shortens rows, to the most tokens below those asked for that do as well as the
     fewest, which were tried."""
-    shorter = next((change for change in remedy.changes if change.key == _LENGTH), None)
+    shorter = next((change for change in remedy.changes if change.key == LENGTH), None)
     if shorter is None:
         return remedy
 
@@ -154,7 +154,7 @@ def changes(plan: Plan, times: int = 1) -> Iterator[Change]:
         if now.offload != "all":
             yield Change("parallel.offload", "all")
     if now.row_tokens > SHORTEST_ROW:
-        yield Change(_LENGTH, SHORTEST_ROW)  # how long they may be `_longest` finds
+        yield Change(LENGTH, SHORTEST_ROW)  # how long they may be `_longest` finds
     if now.method == "lora" and now.rank > 8:
         yield Change("lora.rank", 8)
     disk_alone = plan.disk_verdict == "no" and plan.card_verdict == "fits" and not plan.lacking

@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tengtune.models import positions
 from tengtune.plan import choices, score, sum_screen, time_screen
 from tengtune.plan.columns import gb, padded
 from tengtune.plan.hardware import GIB
 from tengtune.plan.judge import Plan, Verdict
 from tengtune.plan.profiles import OURS, PROFILES
-from tengtune.plan.remedy import Remedy
+from tengtune.plan.remedy import LENGTH, Change, Remedy
 from tengtune.plan.strategy import Range
 from tengtune.plan.work import Work
 from tengtune.ui import language
@@ -132,6 +133,7 @@ def notes_of(plan: Plan) -> list[tuple[str, dict[str, object]]]:
     nodes, each = hardware.nodes, (hardware.count or 1) // hardware.nodes
     values: dict[str, object] = {"name": hardware.name, "memory": size, "nodes": nodes, "each": each}
     notes: list[tuple[str, dict[str, object]]] = [(code, values) for code in hardware.doubts]
+    notes += positions.beyond(plan.spec, plan.strategy.row_tokens)
     if plan.lacking and plan.answer != "cannot":
         notes.append(("plan.lacking", {"features": asked_for(plan.lacking), "engine": plan.engine}))
     if not hardware.together(each):
@@ -207,12 +209,20 @@ def remedy_text(remedy: Remedy, today: bool) -> str:
     code = "plan.remedy_later" if plan.lacking else "plan.remedy_today" if today else "plan.remedy"
     return language.say(
         "plan.remedy_more" if remedy.more_cards else code,
-        changes=joined(map(str, remedy.changes)),
+        changes=joined(_change(each, plan) for each in remedy.changes),
         verdict=language.lookup("plan.verdicts")[plan.verdict],
         card=gb(plan.card.total.expected),
         host=gb(plan.host.expected),
         features=asked_for(plan.lacking),
     )
+
+
+def _change(change: Change, plan: Plan) -> str:
+    """A key and its value, and that rows are still longer than the model was made for."""
+    beyond = change.key == LENGTH and positions.beyond(plan.spec, plan.strategy.row_tokens)
+    if not beyond:
+        return str(change)
+    return language.say("plan.beyond", change=change, positions=plan.spec.max_positions)
 
 
 def _asked(plan: Plan, name: str) -> str:

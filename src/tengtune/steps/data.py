@@ -25,6 +25,7 @@ from tengtune.data.split import groups_of, heldout_split, repeated
 from tengtune.data.store import About, Store, open_store, write_store
 from tengtune.engine import Result
 from tengtune.hub.meter import meter
+from tengtune.models import positions
 from tengtune.models import spec as specs
 from tengtune.models.folder import require
 from tengtune.recipe import Recipe
@@ -129,8 +130,8 @@ def _style(recipe: Recipe, console: Console) -> Style:
     folder, data = recipe.model_folder, recipe.data
     spec = specs.from_folder(folder)
     style = style_of(folder, spec, data.policy, data.system)
-    if data.seq_len > spec.max_positions:
-        console.warn("data.beyond_positions", seq_len=data.seq_len, positions=spec.max_positions)
+    for code, told in positions.beyond(spec, data.seq_len):
+        console.warn(code, **told)
     template = style.template
     if not template.known:
         values = {"system": template.system, "tools": template.tools, "thinking": template.thinking}
