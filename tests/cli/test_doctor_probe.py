@@ -150,6 +150,23 @@ def test_a_process_that_crashes(host: FakeHost, monkeypatch: Patch) -> None:
     assert len(texts["fix"]) > 20
 
 
+@pytest.mark.parametrize(
+    ("said", "why", "fix"),
+    [
+        ("E40021: Failed to compile Op [x]. No module named 'decorator'", "decorator", "install decorator`"),
+        ("Traceback (most recent call last):\n  lab.Bent: by hand", "lab.Bent: by hand", ""),
+    ],
+)
+def test_why_a_process_died_is_said_and_the_package_is_named(
+    host: FakeHost, monkeypatch: Patch, said: str, why: str, fix: str
+) -> None:
+    host.says("npu-smi info", table(count=1))
+    lines = "; ".join(f'echo "{line}" >&2' for line in said.splitlines())
+    died = Probed(host, monkeypatch, f"[ $trial = attention ] && {{ {lines}; exit 1; }}").one("probe_died")
+    assert why in died.texts()["why"]
+    assert fix in died.texts()["fix"]
+
+
 def test_a_probe_that_hangs(host: FakeHost, monkeypatch: Patch) -> None:
     """It is killed with what it started, and the sum over both cards is not tried."""
     host.says("npu-smi info", table(count=2))

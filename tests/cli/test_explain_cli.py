@@ -7,6 +7,7 @@ import gzip
 import json
 import lzma
 import os
+import random
 import socket
 import subprocess
 import sys
@@ -84,11 +85,24 @@ def test_what_is_unknown_stays_unknown_with_the_most_suspicious_lines() -> None:
     assert "id" not in told
 
 
-@pytest.mark.parametrize("log", [b"", b"\n", b"all is well\n", b"\0" * 5000, b"\xff" * 5000])
-def test_a_log_without_anything_is_an_answer_too(log: bytes) -> None:
-    code, out, _ = explain("-", stdin=log)
-    assert code == 1
-    assert "No line looks suspicious" in out
+@pytest.mark.parametrize(
+    ("log", "said"),
+    [
+        (b"", "is empty"),
+        (b"\n \r\n", "is empty"),
+        (b"all is well\nTraining finished successfully\n", "Nothing in it looks like a failure"),
+        (b"\0" * 5000, "not text"),
+        (b"\xff" * 5000, "not text"),
+        (random.Random(7).randbytes(5000), "not text"),
+    ],
+)
+def test_a_log_without_anything_is_an_answer_too(log: bytes, said: str, tmp_path: Path) -> None:
+    (tmp_path / "x.log").write_bytes(log)
+    for place in ("-", tmp_path / "x.log"):
+        code, out, _ = explain(place, stdin=log)
+        assert code == 1
+        assert said in out.splitlines()[0]
+        assert "unknown" not in out
 
 
 def test_a_folder_of_ranks_names_the_first_that_failed(tmp_path: Path) -> None:

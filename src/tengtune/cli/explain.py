@@ -11,7 +11,7 @@ from tengtune.cli.command import Command
 from tengtune.cli.options import make_console
 
 UNKNOWN = 1
-"""Exit code: read, and no cause that we know."""
+"""Exit code: read, and no cause to name, also where nothing looks like a failure: 0 is for a cause alone."""
 
 
 @click.command("explain", cls=Command, help="cli.explain")

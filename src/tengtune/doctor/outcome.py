@@ -120,9 +120,12 @@ def _cause(text: bytes) -> tuple[str, str]:
     from tengtune.explain import known
     from tengtune.explain.cause import diagnose
     from tengtune.explain.scan import scan
+    from tengtune.explain.screen import told
+    from tengtune.explain.suspicious import HINT
 
     found = diagnose(scan([text], known.load(), "probe").hits)
     if found.error:
         values = {"means": found.error.means, "line": found.evidence[0].text[:200]}
-        return language.say("doctor.probe_reason", **values), found.error.fix
-    return (found.evidence[0].text[:300], "") if found.evidence else ("", "")
+        return language.say("doctor.probe_reason", **values), told(found)[1]
+    strange = [hit for hit in found.evidence if hit.score > HINT]
+    return (strange[0].text[:300], "") if strange else ("", "")

@@ -10,6 +10,7 @@ from itertools import pairwise
 from tengtune.explain.details import Detail, absent_ranks, detail_of
 from tengtune.explain.known import Error, exception_of_a_rank
 from tengtune.explain.scan import Hit
+from tengtune.explain.suspicious import HINT
 
 QUIET = timedelta(hours=2)
 """After so long without an error what comes is another failure: plog folders keep those of weeks. HCCL waits
@@ -175,9 +176,13 @@ def _one_of_each(hits: Iterable[Hit]) -> list[Hit]:
 
 
 def _suspects(hits: Sequence[Hit]) -> list[Hit]:
-    """The most suspicious lines, the earlier of two alike; the same but for numbers is the same."""
+    """The most suspicious lines, the earlier of two alike; the same but for numbers is the same. What is told
+    as an error that we know is not among them, and mere hints are only where there is nothing else."""
+    told = {(hit.file, hit.line) for hit in hits if hit.error and hit.error.kind != "wrapper"}
+    strange = [hit for hit in hits if hit.error is None and (hit.file, hit.line) not in told]
+    strange = [hit for hit in strange if hit.score > HINT] or strange
     chosen: dict[str, Hit] = {}
-    for hit in sorted((hit for hit in hits if hit.error is None), key=lambda hit: -hit.score):
+    for hit in sorted(strange, key=lambda hit: -hit.score):
         chosen.setdefault("".join(c for c in hit.text if not c.isdigit()), hit)
     return list(chosen.values())[:SUSPECTS]
 

@@ -6,11 +6,12 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import get_args
 
 from tengtune.explain import known, streams
 from tengtune.explain.cause import Diagnosis, diagnose
 from tengtune.explain.known import Error
-from tengtune.explain.scan import Hit, scan
+from tengtune.explain.scan import Content, Hit, scan
 from tengtune.explain.streams import BLOCK, Source
 
 NEWEST = 32 * BLOCK
@@ -19,12 +20,13 @@ NEWEST = 32 * BLOCK
 
 @dataclass(frozen=True)
 class Account:
-    """What was read, and what it says."""
+    """What was read, and what it says. content: text, if any of the logs is one."""
 
     diagnosis: Diagnosis
     logs: int
     lines: int
     bytes: int
+    content: Content = "text"
 
 
 def explain(paths: Iterable[str], errors: Mapping[str, Error], warn: Callable[..., object]) -> Account:
@@ -37,6 +39,7 @@ def explain(paths: Iterable[str], errors: Mapping[str, Error], warn: Callable[..
         several = several or len(found) > 1 or bool(logs)
         logs |= {source.name: source for source in found}
     hits: list[Hit] = []
+    contents: set[Content] = set()
     lines = size = 0
     for source in logs.values():
         try:
@@ -48,8 +51,10 @@ def explain(paths: Iterable[str], errors: Mapping[str, Error], warn: Callable[..
             warn("explain.left_out", file=source.name, reason=error.strerror or error)
             continue
         hits += reading.hits
+        contents.add(reading.content)
         lines, size = lines + reading.lines, size + reading.bytes
-    return Account(diagnose(hits), len(logs), lines, size)
+    content: Content = next((each for each in get_args(Content)[::-1] if each in contents), "empty")
+    return Account(diagnose(hits), len(logs), lines, size, content)
 
 
 def newest(log: Path) -> Diagnosis | None:

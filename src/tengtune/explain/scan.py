@@ -11,10 +11,12 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import Literal
 
 from tengtune.explain import stamps
 from tengtune.explain.known import Error
 from tengtune.explain.sieve import Sieve, lines_between
+from tengtune.explain.suspicious import SUSPICIOUS
 
 MOST = 256
 """Lines of a kind that are kept of one log, from its beginning on; more only near its end."""
@@ -35,22 +37,12 @@ SHOWN = 400
 _COLOURS = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\))")
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 
-SUSPICIOUS: Mapping[bytes, tuple[int, re.Pattern[bytes]]] = {
-    rb"Error": (5, re.compile(rb"(?:^|[\s\]:])[A-Za-z_][\w.]*Error\b(?:: |$)")),
-    rb"Exception": (5, re.compile(rb"(?:^|[\s\]:])[A-Za-z_][\w.]*Exception\b(?:: |$)")),
-    rb"Segmentation fault": (5, re.compile(b"")),
-    rb"core dumped": (5, re.compile(b"")),
-    rb"terminate called": (5, re.compile(b"")),
-    rb"Killed": (4, re.compile(rb"\bKilled\b")),
-    rb"FATAL": (4, re.compile(rb"\bFATAL\b")),
-    rb"Fatal": (4, re.compile(rb"\bFatal\b")),
-    rb"CRITICAL": (4, re.compile(rb"\bCRITICAL\b")),
-    rb"ERROR": (3, re.compile(rb"\bERROR\b")),
-    rb"error": (2, re.compile(rb"(?i)\berror\b")),
-    rb"ailed": (2, re.compile(rb"(?i)\bfailed\b")),
-    rb"abort": (2, re.compile(rb"(?i)\babort")),
-}
-"""Text -> how suspicious a line with it is, and what must match besides. None of them is a diagnosis."""
+Content = Literal["empty", "binary", "text"]
+"""What a log is: nothing but blanks, no text, or text (in some part)."""
+_NO_TEXT = bytes({*range(32), 0x7F, 0xFF} - set(b"\t\n\b\f\r\x1b"))
+"""Bytes that texts, of whatever coding, do not have."""
+FEW = 0.05
+"""Part of a block that may be such bytes: a crash leaves some between the lines."""
 
 
 @dataclass(frozen=True)
@@ -75,6 +67,7 @@ class Reading:
     hits: list[Hit] = field(default_factory=list)
     lines: int = 0
     bytes: int = 0
+    content: Content = "empty"
 
 
 Owner = str | bytes
@@ -107,6 +100,8 @@ class _Scanner:
 
     def feed(self, block: bytes) -> None:
         self._reading.bytes += len(block)
+        if self._reading.content != "text" and block.strip():
+            self._reading.content = _content(block)
         block = self._held + block
         if b"\x1b" in block:  # a sequence may end in the next block
             cut = block.rfind(b"\x1b", max(len(block) - SEQUENCE, 0))
@@ -210,6 +205,13 @@ class _Scanner:
 @functools.lru_cache(maxsize=4)
 def _sieve(texts: tuple[tuple[bytes, Owner], ...]) -> Sieve[Owner]:
     return Sieve(texts)
+
+
+def _content(block: bytes) -> Content:
+    """Of a block that is not blank. Holes do not count: logs that were cut while written to have them."""
+    block = block.strip(b"\0") or block
+    strange = len(block) - len(block.translate(None, _NO_TEXT))
+    return "binary" if strange > FEW * len(block) else "text"
 
 
 def _line_around(data: bytes, place: int) -> tuple[int, int]:

@@ -13,6 +13,8 @@ from tengtune.ui import language
 from tengtune.ui.lists import SHOWN, joined, listed, size
 
 EVIDENCE = 3
+NOTHING = {"empty": "explain.empty", "binary": "explain.no_text", "text": "explain.no_failure"}
+"""What is said where there is neither an error nor a suspicious line."""
 
 
 def text(account: Account) -> str:
@@ -22,7 +24,7 @@ def text(account: Account) -> str:
         "explain.read", logs=account.logs, lines=f"{account.lines:,}", size=size(account.bytes)
     )
     if found.error is None:
-        return "\n".join([*_unknown(found), read])
+        return "\n".join([*_unknown(account), read])
     labels = language.lookup("explain.labels")
     means, fix = told(found)
     head, *more = means.splitlines()
@@ -74,6 +76,7 @@ def data(account: Account) -> dict[str, Any]:
         "logs": account.logs,
         "lines": account.lines,
         "bytes": account.bytes,
+        "content": account.content,
     }
 
 
@@ -87,7 +90,10 @@ def for_launcher(found: Diagnosis) -> str:
     )
 
 
-def _unknown(found: Diagnosis) -> list[str]:
+def _unknown(account: Account) -> list[str]:
+    found = account.diagnosis
+    if not (found.wrappers or found.also or found.evidence):
+        return [language.say(NOTHING[account.content]), "  " + language.say("explain.other_log")]
     lines = [language.say("explain.unknown")]
     if found.wrappers:
         lines.append("  " + language.say("explain.only_wrappers", ids=joined(found.wrappers)))
