@@ -494,6 +494,24 @@ def test_memory_and_disk_that_a_run_needs(host: FakeHost) -> None:
     assert Quick(host, LORA).faults == {"need_memory_now": "warn", "need_disk": "block"}
 
 
+@pytest.mark.parametrize(
+    ("method", "gigabytes", "helps"),
+    [("full", 250, True), ("full", 215, False), ("lora", 29, False), ("lora", 31.4, True)],
+)
+def test_fewer_checkpoints_are_advised_where_they_are_enough(
+    method: str, gigabytes: float, helps: bool, host: FakeHost
+) -> None:
+    """Two models of 15.44 GB, and three checkpoints, or with train.keep=1 two: of 12 bytes x 7.72e9 weights
+    309 and 216 GB in all, of LoRA's (rank 8: 17.9e6 with one A for q, k and v) 31.5 and 31.3."""
+    disk(host, int(gigabytes * 1e9 / 1024))
+    found = Quick(host, LORA + f"train: {{method: {method}}}\n").found
+    name = "need_disk_keep" if helps else "need_disk"
+    assert {each for each in found if "need_disk" in each} == {name}
+    assert ("train.keep=1" in found[name]["fix"]) == helps
+    saved = {"full": "92.7 GB", "lora": "0.2 GB"}[method]
+    assert (saved in found[name]["fix"]) == helps
+
+
 def test_a_run_on_the_cpu_of_a_small_machine(tmp_path: Path) -> None:
     """14.17 billion parameters of 4 bytes on each of 8 ranks are 453 GB."""
     host = FakeHost(tmp_path / "host")

@@ -277,6 +277,9 @@ def test_what_is_written_for_a_tiny_model_rehearses(here: Path) -> None:
         (("there.yaml", "--hardware", "910b4", "--compare"), "ui.wrong_option"),
         (("there.yaml", "--hardware", "910b4", "--write", "folder/new.yaml"), "plan.write_beside"),
         (("--model", "Qwen-72B", "--hardware", "910b4", "--write", "new.yaml"), "plan.none_to_write"),
+        ((*SEVEN, "--png", "none/mem.png"), "plan.no_folder"),
+        ((*SEVEN, "--write", "none/more/new.yaml", "--force"), "plan.no_folder"),
+        (("there.yaml", "--hardware", "910b4", "--write", "none/new.yaml"), "plan.no_folder"),
     ],
 )
 def test_faults_write_nothing(arguments: tuple[str, ...], code: str, here: Path) -> None:
@@ -288,6 +291,7 @@ def test_faults_write_nothing(arguments: tuple[str, ...], code: str, here: Path)
     assert f" {code}," in err
     assert out == ""
     assert {path: path.read_bytes() for path in here.rglob("*") if path.is_file()} == before
+    assert not (here / "none").exists()
 
 
 def test_force_overwrites(here: Path) -> None:

@@ -58,6 +58,8 @@ def _check_place(path: Path, force: bool, read: Sequence[Path]) -> None:
             raise Problem("plan.is_read", where=path)
         if path.exists() and not force:
             raise Problem("plan.exists", where=path)
+        if not path.parent.exists():
+            raise Problem("plan.no_folder", where=path, folder=shlex.quote(str(path.parent)))
 
 
 def _same(one: Path, other: Path) -> bool:

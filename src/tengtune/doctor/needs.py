@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -136,8 +137,10 @@ def _memory(case: Case, plan: Plan, recipe: Recipe) -> Iterator[Finding]:
 
 
 def _disk(case: Case, plan: Plan, recipe: Recipe) -> Iterator[Finding]:
-    """What lies here already, the model and an earlier start of the run, needs no room any more."""
+    """What lies here already, the model and an earlier start of the run, needs no room any more. Fewer
+    checkpoints are advised where the rest has room then."""
     from tengtune.plan.judge import judged
+    from tengtune.plan.machine import disk_bytes
     from tengtune.plan.strategy import Range
 
     there = _size(recipe) if case.inputs == "here" else 0
@@ -145,7 +148,13 @@ def _disk(case: Case, plan: Plan, recipe: Recipe) -> Iterator[Finding]:
     verdict = judged(need, plan.hardware.disk_bytes)
     values = {"need": _gb(need), "span": _span(need), "free": _there(plan.hardware.disk_bytes)}
     if verdict == "no":
-        yield block("doctor.need_disk", **values, folder=recipe.folder)
+        one = disk_bytes(plan.spec, replace(plan.strategy, checkpoints=1), plan.profile)
+        saved = plan.disk.expected - one.expected
+        free = plan.hardware.disk_bytes or 0
+        code = "doctor.need_disk_keep" if saved and need.expected - saved <= free else "doctor.need_disk"
+        missing = math.ceil((need.expected - free) / 1e8) * 10**8  # to a tenth, and enough
+        values |= {"missing": _there(missing), "saved": _there(round(saved))}
+        yield block(code, **values, folder=recipe.folder)
     elif verdict == "tight":
         yield warn("doctor.need_disk_tight", **values, folder=recipe.folder)
 
