@@ -175,8 +175,10 @@ def test_a_bundle_is_judged_as_the_host_is(
     assert b"wang" not in b"".join([*files.values(), *map(str.encode, files)])
 
 
-def test_what_is_private_is_masked_alike(host: FakeHost, tmp_path: Path) -> None:
-    """In the shell's variables, the run file, its log and the cards' logs."""
+def test_what_is_private_is_masked_alike(host: FakeHost, tmp_path: Path, monkeypatch: Patch) -> None:
+    """In the shell's variables, the run file, its log and the cards' logs. With one key: 11 of 256 make
+    an address that begins with 192.168.7, too."""
+    monkeypatch.setattr("tengtune.host.mask.secrets.token_bytes", bytes)
     host.environment(
         HCCL_IF_IP="192.168.7.21", ASCEND_PROCESS_LOG_PATH="/home/wang/plog", HF_TOKEN="hf_" + "Z9" * 17,
         MASTER_ADDR="trainer7.corp.example", TENGTUNE_PASSWORD="correct horse",
