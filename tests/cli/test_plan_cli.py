@@ -206,6 +206,10 @@ def test_settings_of_a_run_file_count(here: Path) -> None:
         (("--model", "Qwen/Qwen-15B-Chat", "--hardware", "910b4"), "plan.unknown_model"),
         (("--model", "Qwen-7B", "--hardware", "atlas-800t-b2"), "plan.unknown_hardware"),
         (("--model", "Qwen-7B", "--hardware", "310p3"), "plan.no_training"),
+        (("--model", "Qwen-7B", "--hardware", "-4x910b3"), "plan.bad_count"),
+        (("--model", "Qwen3-30B-A3B", "--hardware", "910b4"), "plan.moe_model"),
+        (("--model", "Qwen/Qwen2-VL-7B-Instruct", "--hardware", "910b4"), "plan.media_model"),
+        (("--model", "Qwen2.5-7B-Instruct-GPTQ-Int4", "--hardware", "910b4"), "plan.quantized_model"),
         (("run.yaml", "--model", "Qwen-7B", "--hardware", "910b4"), "ui.wrong_option"),
         (("run.yaml", "--method", "full", "--hardware", "910b4"), "ui.wrong_option"),
         (("run.yaml", "--hardware", "2x910b4"), "plan.more_ranks"),
@@ -224,6 +228,29 @@ def test_faults_are_one_screen(arguments: tuple[str, ...], code: str, here: Path
     assert ended == (3 if code == "plan.no_training" else 2)
     assert f" {code}," in err
     assert out == ""
+
+
+@pytest.mark.parametrize("more", [(), ("--method", "full"), ("--seq-len", "2048")])
+def test_without_a_model_and_a_run_file_a_model_is_asked_for(more: tuple[str, ...]) -> None:
+    code, _, err = plan("--hardware", "910b", *more)
+    assert (code, " plan.needs_model," in err, "--model Qwen" in err) == (2, True, True)
+
+
+@pytest.mark.parametrize("lang", ["en", "zh"])
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("--seq-len", "-5"),
+        ("--tokens", "abc"),
+        ("--disk", "1,5TB"),
+        ("--method", "qlora"),
+        ("--tensor", "2.5"),
+    ],
+)
+def test_a_value_that_is_not_taken_is_repeated(option: str, value: str, lang: str) -> None:
+    code, _, err = plan(*ASKED, option, value, lang=lang)
+    assert code == 2
+    assert value in err.splitlines()[0]
 
 
 def test_without_hardware_it_is_this_machines_cards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

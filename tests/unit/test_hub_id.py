@@ -62,7 +62,9 @@ def test_the_owner_may_be_left_out_of_a_known_model() -> None:
     assert hub_id.full_id("qwen2.5-7b-instruct") == "Qwen/Qwen2.5-7B-Instruct"
     assert hub_id.full_id("qwen14b") == hub_id.full_id("Qwen/Qwen_14B") == "Qwen/Qwen-14B"
     assert hub_id.full_id("Mine-7B") == "Mine-7B"
-    assert len(hub_id.known_ids()) == 2 * 28  # the table's 28 models, base and chat
+    assert len(hub_id.known_ids()) == 2 * 29 + len(hub_id.SAME_SHAPE)  # the table's models, base and chat
+    assert hub_id.full_id("qwen2.5-coder-7b-instruct") == "Qwen/Qwen2.5-Coder-7B-Instruct"
+    assert hub_id.full_id("qwq32b") == "Qwen/QwQ-32B"
 
 
 STEMS = ("a", "model-00001-of-00002", "onnx/model", "a/b/c", "tokenizer", "训练")

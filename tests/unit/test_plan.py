@@ -60,6 +60,60 @@ def test_models_by_the_names_of_hubs(name: str, known_as: str) -> None:
     assert known.spec("Qwen2-57B") is None  # not Qwen2.5-7B without its point
 
 
+@pytest.mark.parametrize(
+    ("name", "known_as", "parameters"),
+    [
+        ("Qwen/Qwen2.5-Coder-7B-Instruct", "Qwen2.5-7B", 7_615_616_512),
+        ("qwen2.5-coder-0.5b", "Qwen2.5-0.5B", 494_032_768),
+        ("QwQ-32B", "Qwen2.5-32B", 32_763_876_352),
+        ("QwQ-32B-Preview", "Qwen2.5-32B", 32_763_876_352),
+        ("Qwen3-4B-Instruct-2507", "Qwen3-4B", 4_022_468_096),
+        # 80 layers of 8192 with 8 of 64 heads for keys and values and 49152 wide; 152064 tokens twice.
+        (
+            "Qwen1.5-110B-Chat",
+            "Qwen1.5-110B",
+            80 * (2 * 8192 * (8192 + 1024 + 1) + 3 * 8192 * 49152 + 8192 + 2 * 1024)
+            + 8192
+            + 2 * 152064 * 8192,
+        ),
+    ],
+)
+def test_models_of_a_known_shape(name: str, known_as: str, parameters: int) -> None:
+    spec = known.spec(name)
+    assert spec == qwen(known_as)
+    assert spec.parameters() == parameters
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        *(
+            (name, "moe")
+            for name in ("Qwen3-30B-A3B", "Qwen/Qwen3-235B-A22B-Instruct-2507", "Qwen1.5-MoE-A2.7B")
+        ),
+        *(
+            (name, "moe")
+            for name in ("Qwen2-57B-A14B", "Qwen3-Coder-480B-A35B-Instruct", "Qwen3-Next-80B-A3B")
+        ),
+        *(
+            (name, "media")
+            for name in ("Qwen-VL-Chat", "Qwen2-VL-7B-Instruct", "Qwen2.5-VL-3B", "Qwen2-Audio-7B")
+        ),
+        *((name, "media") for name in ("Qwen2.5-Omni-7B", "QVQ-72B-Preview", "Qwen-Image")),
+        *((name, "quantized") for name in ("Qwen-14B-Chat-Int4", "Qwen-7B-Chat-Int8", "Qwen3-8B-FP8")),
+        *((name, "quantized") for name in ("Qwen2.5-7B-Instruct-AWQ", "Qwen2.5-7B-Instruct-GGUF", "a-w8a8")),
+        *(
+            (name, None)
+            for name in ("Qwen-15B", "my-model-7b", "Qwen2.5-Math-7B", "Qwen3-Embedding-8B", "media7b")
+        ),
+        *((name, None) for name in (known.table())),
+    ],
+)
+def test_what_a_name_says_is_not_trained(name: str, kind: str | None) -> None:
+    assert known.unfit(name) == kind
+    assert kind is None or known.spec(name) is None
+
+
 def test_the_adapter_of_qwen1_shares_one_a() -> None:
     """c_attn 5120 -> 15360, c_proj 5120 -> 5120, w1 and w2 5120 -> 13696, c_proj 13696 -> 5120; 40 layers."""
     width = (5120 + 15360) + (5120 + 5120) + 2 * (5120 + 13696) + (13696 + 5120)

@@ -40,6 +40,10 @@ class Formatter(click.HelpFormatter):
                 self.write(f"{margin}{' ' * left}{line}\n")
 
 
+_LINE = "tengtune.line"
+"""Where a context keeps the words it was made of."""
+
+
 class Context(click.Context):
     """click's, with our formatter."""
 
@@ -54,6 +58,7 @@ class Command(click.Command):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """As click does; what is left over is a Problem in our words."""
         ctx.allow_extra_args = True
+        ctx.meta[_LINE] = list(args)
         try:
             rest = super().parse_args(ctx, args)
         except click.UsageError as error:
@@ -177,8 +182,21 @@ def problem_of(error: click.ClickException) -> Problem:
         return Problem("ui.missing_argument", argument=error.param.make_metavar(context), command=command)
     if isinstance(error, click.BadParameter) and error.param and context:
         option = " / ".join(error.param.opts) if isinstance(error.param, click.Option) else error.param.name
-        return Problem("ui.bad_value", option=option, wanted=_wanted(error.param.type), command=command)
+        value, wanted = _refused(error.param, context), _wanted(error.param.type)
+        return Problem("ui.bad_value", option=option, value=value, wanted=wanted, command=command)
     return Problem("ui.wrong_option", message=error.format_message(), command=command)
+
+
+def _refused(param: click.Parameter, ctx: click.Context) -> str:
+    """The value on the command line that a parameter does not take, which click's error does not tell."""
+    given, _, _ = ctx.command.make_parser(ctx).parse_args(list(ctx.meta[_LINE]))
+    values = given.get(param.name)
+    for value in values if isinstance(values, (list, tuple)) else [values]:
+        try:
+            param.type.convert(value, param, ctx)
+        except click.BadParameter:
+            return str(value)
+    return ""
 
 
 def _wanted(kind: click.ParamType[Any]) -> str:

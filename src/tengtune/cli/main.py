@@ -100,7 +100,7 @@ def _take_language(arguments: list[str]) -> list[str]:
         known = [each for each in language.LANGUAGES if each == chosen]
         if not known:
             wanted = " | ".join(language.LANGUAGES)
-            raise Problem("ui.bad_value", option="--lang", wanted=wanted, command="tengtune")
+            raise Problem("ui.bad_value", option="--lang", value=chosen, wanted=wanted, command="tengtune")
         language.choose(known[0])
     return rest
 

@@ -12,7 +12,7 @@ from tengtune.cli.command import Command, misused
 from tengtune.cli.options import FOLDER, Number, make_console, settings_option
 from tengtune.plan.profiles import OURS, PROFILES
 from tengtune.plan.strategy import Base, Method, Offload
-from tengtune.ui.problems import UNFIT_MACHINE
+from tengtune.ui.problems import UNFIT_MACHINE, Problem
 
 if TYPE_CHECKING:
     from tengtune.cli.plan_ask import Asked
@@ -36,6 +36,7 @@ class Gigabytes(click.ParamType):  # type: ignore[type-arg]  # older ones take n
         return size
 
 
+DEFAULT = Path("run.yaml")
 _GB = Gigabytes()
 _ROWS = click.IntRange(1, 1 << 20)
 
@@ -94,6 +95,8 @@ def command(
         raise misused("plan.compare_model")
     if compare and engine not in (None, *OURS):
         raise misused("plan.compare_engine")
+    if model is None and run is None and not DEFAULT.exists():
+        raise Problem("plan.needs_model", folder=Path.cwd())
     if model is None and (given or method or global_batch):
         raise misused("plan.run_or_model")
     if model is not None and (run is not None or overrides):
@@ -110,7 +113,7 @@ def command(
         raise misused("plan.several")
     there = plan_ask.machine(next(iter(hardware), None), host_memory, disk)
     if model is None:
-        asked = plan_ask.of_run(run or Path("run.yaml"), overrides, there, engine, tokens)
+        asked = plan_ask.of_run(run or DEFAULT, overrides, there, engine, tokens)
     else:
         given |= {"method": method[0]} if method else {}
         asked = plan_ask.of_model(model, there, engine, given, global_batch, tokens)

@@ -137,7 +137,8 @@ def named(model: str, folder: Path | None = None) -> ModelSpec:
     if found is None and model and path.is_dir():
         return spec.from_folder(path)  # which says what is not there
     if found is None:
-        raise Problem("plan.unknown_model", where=model, near=known.near(model))
+        unfit = known.unfit(model)
+        raise Problem(f"plan.{unfit or 'unknown'}_model", where=model, near=known.near(model))
     return found
 
 

@@ -22,6 +22,17 @@ _SUFFIXES = {
 }
 """How a family's base and chat models are called: no suffix is the base model, for Qwen3 the chat model."""
 
+_CODER = ("0.5B", "1.5B", "3B", "7B", "14B", "32B")
+SAME_SHAPE = {
+    **{f"Qwen2.5-Coder-{size}{kind}": f"Qwen2.5-{size}" for size in _CODER for kind in ("", "-Instruct")},
+    "QwQ-32B": "Qwen2.5-32B",
+    "QwQ-32B-Preview": "Qwen2.5-32B",
+    "Qwen3-4B-Instruct-2507": "Qwen3-4B",
+    "Qwen3-4B-Thinking-2507": "Qwen3-4B",
+}
+"""Models whose weights have the shapes of one in facts/models.csv, as far as a plan goes. Length, theta and
+eps may be others: those are read from the model's config.json."""
+
 
 def is_hub_id(text: str) -> bool:
     """Whether `text` has the form owner/name."""
@@ -52,9 +63,10 @@ def joined(name: str) -> str:
 
 @functools.cache
 def known_ids() -> tuple[str, ...]:
-    """The ids of the Qwen models in facts/models.csv, base and chat."""
+    """The ids of the Qwen models in facts/models.csv, base and chat, and of those with the same shapes."""
     rows = facts.rows("models.csv")
-    return tuple(f"Qwen/{row['name']}{suffix}" for row in rows for suffix in _SUFFIXES[row["family"]])
+    own = [f"{row['name']}{suffix}" for row in rows for suffix in _SUFFIXES[row["family"]]]
+    return tuple(f"Qwen/{name}" for name in (*own, *SAME_SHAPE))
 
 
 def nearest(text: str) -> list[str]:
