@@ -236,7 +236,7 @@ def main() -> None:
     arguments = parser.parse_args()
     if arguments.facts:
         print("# How far published peaks and speeds lie from the planner's: how many there are,")
-        print("# the median error, and that which one in ten exceeds.")
+        print("# the median error, that which one in ten exceeds, and the largest.")
         print("# Made by bench/planner.py --facts.")
         for name, kinds in score.table().items():
             print(f"{name}: {{{', '.join(f'{kind}: {each}' for kind, each in kinds.items())}}}")

@@ -67,15 +67,21 @@ def ninth(errors: Sequence[float]) -> float:
     return sizes[min(len(sizes) - 1, int(0.9 * len(sizes)))]
 
 
+def _sizes(errors: Sequence[float]) -> tuple[float, float, float]:
+    """Of errors the median, what one in ten exceeds, and the largest."""
+    sizes = [abs(error) for error in errors]
+    return statistics.median(sizes), ninth(sizes), max(sizes)
+
+
 def table() -> dict[str, dict[str, list[float]]]:
     """What facts/scores.yaml has: of each program and of `all`, of peaks and of speeds how many there are,
-    the median error, and that which one in ten exceeds."""
+    the median error, that which one in ten exceeds, and the largest."""
     programs = [None, *sorted({row.profile.name for row in published.rows()})]
     found = {}
     for program in programs:
         errors = {"peaks": peaks(program), "speeds": speeds(program)}
         found[program or "all"] = {
-            kind: [len(each), round(statistics.median(map(abs, each)), 3), round(ninth(each), 3)]
+            kind: [len(each), *(round(size, 3) for size in _sizes(each))]
             for kind, each in errors.items()
             if each
         }
@@ -100,5 +106,7 @@ def line(plan: Plan) -> str:
 def _said(score: list[float] | None) -> str:
     if score is None:
         return language.say("plan.trust_none")
-    count, middle, most = score
-    return language.say("plan.trust_off", middle=f"{middle:.0%}", most=f"{most:.0%}", count=f"{count:.0f}")
+    count, *sizes = score
+    names = ("middle", "most", "worst")
+    shown = {name: f"{size:.0%}" for name, size in zip(names, sizes, strict=True)}
+    return language.say("plan.trust_off", count=f"{count:.0f}", **shown)
