@@ -118,3 +118,16 @@ def test_what_is_short_is_named(lang: str, words: str) -> None:
     assert words in out.splitlines()[3]
     answers = json.loads(plan("--model", "Qwen-14B", "--compare", *short, "--json")[1])["answering"]
     assert (answers[0]["short"], answers[0]["fits"]) == (["disk"], False)  # 28.3 GB on a disk of 10
+
+
+@pytest.mark.parametrize("lang", ["en", "zh"])
+@pytest.mark.parametrize("cards", ["8x910c", "8x910b", "16x910b4", "atlas 800", "4x300t-a2", "8x32g"])
+def test_what_is_read_into_a_name_is_said_as_plan_says_it(cards: str, lang: str) -> None:
+    alone = plan("--model", "Qwen-7B", "--hardware", cards, lang=lang)[1].splitlines()
+    read = {note for note in alone if note.startswith("- ")}
+    compared = plan(
+        "--model", "Qwen-7B", "--compare", "--hardware", cards, "--hardware", "8x910b3", lang=lang
+    )[1]
+    notes = [line for line in compared.splitlines() if line.startswith("- ")]
+    assert notes[0] in read
+    assert len(notes) == len(set(notes))

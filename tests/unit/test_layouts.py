@@ -1,4 +1,4 @@
-"""The weight layouts against ones made by hand (tests/mindformers_lab.py), for all 28 models scaled down."""
+"""The weight layouts against ones made by hand (tests/mindformers_lab.py), for all 29 models scaled down."""
 
 from __future__ import annotations
 

@@ -67,6 +67,7 @@ def show(console: Console, model: str, asked: Sides) -> int:
 
 def _notes(rows: Sequence[Side], slots: float | None) -> list[str]:
     """What the columns and marks mean, and what the figures rest on."""
+    from tengtune.plan import screen
     from tengtune.plan.work import EPOCHS
 
     best = [side.best for side in rows if side.best is not None]
@@ -77,7 +78,8 @@ def _notes(rows: Sequence[Side], slots: float | None) -> list[str]:
     if slots is not None:
         hours = language.say("plan.compare_hours", tokens=f"{slots / EPOCHS:,.0f}", epochs=f"{EPOCHS:g}")
         notes.insert(2, hours)
-    return notes
+    read = [note for side in rows for note in screen.read_into(side.hardware)]
+    return [*dict.fromkeys(read), *notes]
 
 
 def _side(side: Side, slots: float | None) -> list[str]:

@@ -9,7 +9,7 @@ from typing import Any
 from tengtune.models import positions
 from tengtune.plan import choices, score, sum_screen, time_screen
 from tengtune.plan.columns import gb, padded
-from tengtune.plan.hardware import GIB
+from tengtune.plan.hardware import GIB, Hardware
 from tengtune.plan.judge import Plan, Verdict
 from tengtune.plan.profiles import OURS, PROFILES
 from tengtune.plan.remedy import LENGTH, Change, Remedy
@@ -129,10 +129,8 @@ def data(plan: Plan, name: str, remedies: Sequence[Remedy], work: Work | None) -
 def notes_of(plan: Plan) -> list[tuple[str, dict[str, object]]]:
     """What the figures do not cover or rest on, as codes of texts with their values."""
     hardware = plan.hardware
-    size = (hardware.memory_bytes or 0) // GIB
-    nodes, each = hardware.nodes, (hardware.count or 1) // hardware.nodes
-    values: dict[str, object] = {"name": hardware.name, "memory": size, "nodes": nodes, "each": each}
-    notes: list[tuple[str, dict[str, object]]] = [(code, values) for code in hardware.doubts]
+    each = (hardware.count or 1) // hardware.nodes
+    notes = _doubts(hardware)
     notes += positions.beyond(plan.spec, plan.strategy.row_tokens)
     if plan.lacking and plan.answer != "cannot":
         notes.append(("plan.lacking", {"features": asked_for(plan.lacking), "engine": plan.engine}))
@@ -151,6 +149,19 @@ def notes_of(plan: Plan) -> list[tuple[str, dict[str, object]]]:
     if plan.profile.name in OURS and not hardware.is_cpu:
         notes.append(("plan.not_measured", {}))
     return notes + time_screen.notes(plan)
+
+
+def _doubts(hardware: Hardware) -> list[tuple[str, dict[str, object]]]:
+    """What was read into the hardware's name, and what of it nobody measured."""
+    size = (hardware.memory_bytes or 0) // GIB
+    nodes, each = hardware.nodes, (hardware.count or 1) // hardware.nodes
+    values: dict[str, object] = {"name": hardware.name, "memory": size, "nodes": nodes, "each": each}
+    return [(code, values) for code in hardware.doubts]
+
+
+def read_into(hardware: Hardware) -> list[str]:
+    """Of these what holds for this name and not for every such card, in words."""
+    return [language.say(code, **values) for code, values in _doubts(hardware) if code not in _STANDING]
 
 
 def _odd(plan: Plan, cards: int) -> dict[str, object]:
