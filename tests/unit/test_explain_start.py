@@ -40,6 +40,12 @@ TEXTS = {
     "requests.exceptions.ConnectionError: HTTPSConnectionPool(host='www.modelscope.cn', "
     'port=443): Max retries exceeded with url: / (Caused by NameResolutionError("x: Failed to '
     "resolve 'www.modelscope.cn' ([Errno -3] Temporary failure in name resolution)\"))": "net_dns",
+    "curl: (6) Could not resolve host: www.modelscope.cn": "net_dns",
+    "curl: (60) SSL certificate problem: unable to get local issuer certificate": "net_tls",
+    "urllib3.exceptions.SSLError: EOF occurred in violation of protocol (_ssl.c:1129)": "net_tls",
+    "OSError: [Errno 101] Network is unreachable": "net_timeout",
+    "modelscope - ERROR - File x integrity check failed, expected sha256 signature is a": "hub_integrity",
+    "(look up to see its traceback):\nNo module named 'einops'": "no_module",
     "socket.gaierror: [Errno -2] Name or service not known": "net_dns",
     "ssh: Could not resolve hostname node2: 未知的名称或服务": "net_dns",
     "2026-01-01 00:00:00,1 - modelscope - WARNING - x\nrequests.exceptions.ConnectTimeout: "
