@@ -142,9 +142,11 @@ def test_what_matters_is_on_one_screen_and_the_rest_on_demand() -> None:
     assert "): weights 15.5 + optimizer 0.1 + activations 4.3 + logits 0.4 + " in out
     # facts/measurements.csv: 85 peaks and 73 speeds were scored (docs/benchmarks.md)
     assert "Never measured on a card." in out
-    assert (
-        "memory 3% in the middle and 11% or more for one in ten, of 85; speed 6% in the middle and 16%" in out
-    )
+    for score in (
+        "memory 3% in the middle, 11% or more for one in ten",
+        "of 85; speed 6% in the middle, 16% or",
+    ):
+        assert score in out
     _, whole, _ = plan(*SEVEN, "--explain")
     for text in ("The nearest published", "Host memory is without", "Counted from the back end's code"):
         assert text not in out
