@@ -18,6 +18,7 @@ import pytest
 from tests.training_lab import RUN, adapter, metrics, project
 
 import tengtune
+from tengtune import engine, lock
 from tengtune import recipe as recipes
 from tengtune.cluster import launch as launching
 from tengtune.cluster import place, preflight
@@ -198,6 +199,20 @@ def test_two_machines_with_one_folder_train_as_one(unbroken: Path, tmp_path: Pat
         assert "2 ranks on 2 machines, 1 of them here" in said
     assert losses(run) == losses(unbroken)
     assert adapter(run) == adapter(unbroken)
+
+
+@pytest.mark.slow
+def test_a_machine_may_come_while_the_first_works_in_the_run_folder(tmp_path: Path) -> None:
+    run = project(tmp_path, RUN_MANY)
+    with lock.held(engine.lock_file(recipes.load(run))):
+        meet = ("-s", "parallel.nodes=2", "--master", f"127.0.0.1:{free_port()}")
+        second = start(run, *meet, "--node-rank", "1")
+        while second.poll() is None and not ranks_of(run):
+            time.sleep(0.05)
+        assert list(ranks_of(run)) == [1]
+        second.terminate()
+        assert end(second)[0] == 128 + signal.SIGTERM
+    assert not (tmp_path / "runs" / "run" / "run.yaml").exists()
 
 
 @pytest.mark.slow

@@ -16,7 +16,7 @@ import pytest
 from tengtune import lock
 from tengtune.cluster.launch import Start
 from tengtune.cluster.place import PROGRESS, Place
-from tengtune.cluster.watch import LOST, Crew, end_file
+from tengtune.cluster.watch import DONE, LOST, Crew, end_file
 from tengtune.ui import progress
 from tengtune.ui.console import Console
 from tengtune.ui.problems import Problem, Stopped
@@ -52,6 +52,20 @@ def test_a_rank_that_freezes_while_it_starts_is_named(tmp_path: Path) -> None:
     with pytest.raises(Problem) as caught:
         crew(tmp_path, [BEAT + "time.sleep(60)", "import time; time.sleep(60)"]).run()
     assert (caught.value.code, caught.value.values["rank"]) == ("cluster.silent", 1)
+
+
+@pytest.mark.parametrize("number", [signal.SIGSEGV, signal.SIGABRT, signal.SIGKILL])
+def test_a_rank_that_crashes_with_its_work_done_has_not_failed(tmp_path: Path, number: int) -> None:
+    crash = f"import os; os.kill(os.getpid(), {number})"
+    crew(tmp_path, ["", note(tmp_path, 1, DONE) + crash]).run()
+    assert json.loads(end_file(tmp_path / "rank_1.log").read_text()) == {"code": DONE, "time": 2.0}
+
+
+def test_a_rank_that_fails_beside_one_that_is_done_is_named(tmp_path: Path) -> None:
+    crash = "import os; os.kill(os.getpid(), 11)"
+    with pytest.raises(Problem) as caught:
+        crew(tmp_path, [note(tmp_path, 0, DONE) + crash, crash]).run()
+    assert (caught.value.code, caught.value.values["rank"]) == ("cluster.rank_failed", 1)
 
 
 def test_of_two_that_came_equally_far_the_stopped_one_is_named(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from tengtune import recipe as recipes
 from tengtune.backends.relay import relayed
 from tengtune.cluster.launch import RESULT
 from tengtune.cluster.place import Place, here
-from tengtune.cluster.watch import end_file
+from tengtune.cluster.watch import DONE, end_file
 from tengtune.recipe import Recipe
 from tengtune.ui import language
 from tengtune.ui.console import Console
@@ -83,17 +83,20 @@ def _work(recipe: Recipe, console: Console, anew: bool, log: Path) -> int:
     if here().rank == 0:
         text = json.dumps({"outputs": result.outputs, "figures": result.figures})
         files.write_text(log.with_name(RESULT), text)
+    _note(log, DONE)
     return 0
 
 
-def _note(log: Path, code: str, text: str) -> None:
+def _note(log: Path, code: str, text: str = "") -> None:
     """Write down why this rank ends; its launcher shows the end of the log."""
     try:
         end_file(log).write_text(json.dumps({"code": code, "time": time.time()}), "utf-8")
-        with log.open("a", encoding="utf-8") as stream:
-            stream.write(f"{text}\n")
+        if text:
+            with log.open("a", encoding="utf-8") as stream:
+                stream.write(f"{text}\n")
     except OSError:  # a full disk, which may be the very reason
-        print(text, file=sys.stderr)
+        if text:
+            print(text, file=sys.stderr)
 
 
 def _console(mine: Place, log: Path, mode: Any) -> Console:

@@ -38,10 +38,10 @@ def command(
         _tell(recipe, len(lines), console)
         console.result("\n".join(lines), commands=lines)
         return
-    engine.prepare(recipe, fresh)
-    if node_rank:  # machine 0 prepares the data and keeps the record
+    if node_rank:  # machine 0 makes the run folder, prepares the data and keeps the record
         launch(recipe, console, anew)
     else:
+        engine.prepare(recipe, fresh)
         engine.run_needed("train", recipe, console, force, anew)
         console.result(str(recipe.folder), folder=str(recipe.folder))
 

@@ -34,6 +34,8 @@ LAST_LINES = 15
 STOPS = tuple(128 + number for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM))
 """Exit codes of ranks that were asked to end, and did."""
 LOST = "cluster.peer_lost"
+DONE = "done"
+"""Written by a rank whose work is done: MindSpore and drivers crash now and then while a process ends."""
 
 
 class Crew:
@@ -80,8 +82,11 @@ class Crew:
         raise self._verdict(codes)
 
     def _codes(self) -> list[int | None]:
-        """Exit codes; None of those that run."""
+        """Exit codes; None of those that run, 0 of those that a signal ended with their work done."""
         codes = [process.poll() for process in self._processes]
+        for i, code in enumerate(codes):
+            if code is not None and code < 0 and _end_of(self._starts[i]).get("code") == DONE:
+                codes[i] = 0
         for i, code in enumerate(codes):
             if code is not None:
                 self._ended.setdefault(i, time.monotonic())
@@ -135,10 +140,11 @@ class Crew:
     def _verdict(self, codes: list[int | None]) -> Problem | Stopped:
         """Which rank failed first, and how; codes: how they stood when there was something to judge."""
         ends = [_end_of(start) for start in self._starts]
-        if self._signal and (self._left_first(codes) or all(end.get("code", LOST) == LOST for end in ends)):
+        none_failed = all(end.get("code", LOST) in (LOST, DONE) for end in ends)
+        if self._signal and (self._left_first(codes) or none_failed):
             return Stopped("cluster.stopped", exit_code=128 + self._signal)
         stopped = [code for code in codes if code in STOPS]
-        if stopped and all(end.get("code", LOST) == LOST for end in ends):
+        if stopped and none_failed:
             return Stopped("cluster.stopped", exit_code=stopped[0] or 0)  # asked elsewhere, agreed by all
         index = self._first(codes, ends)
         if index is None:
